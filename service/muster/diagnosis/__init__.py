@@ -1,0 +1,1 @@
+"""Load the catalogue of diagnoses, run their steps, raise findings, form the verdict."""

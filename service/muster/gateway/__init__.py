@@ -1,0 +1,1 @@
+"""The HTTP service. Routes only; what they do lives elsewhere."""

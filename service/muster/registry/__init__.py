@@ -1,0 +1,1 @@
+"""Jobs, generations and ranks: who should be there, who is, since when."""

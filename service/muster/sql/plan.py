@@ -1,0 +1,120 @@
+"""The shapes that planning gives and federation executes. Plain data; see `planner.Planner` for who makes them.
+
+A plan runs in waves. The fragments of a wave are sent to the shards, all in one request for each shard. What the shards
+answer is unioned per fragment and registered in the gateway's DuckDB as the relation `Fragment.id`, with its columns cast
+to their bound types. Then the scalars of the wave are computed; their values become typed literals in the fragments of
+later waves. When the last wave is in, each merge statement gives the answer to one statement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from muster.model import ColumnType
+
+ParamValue = int | float | bool | str | None
+
+
+class Exactness(StrEnum):
+    """What "equal to one DuckDB" means for an output column, from best to worst."""
+
+    EXACT = "exact"
+    FLOAT = "float"  # rounding may depend on the order of the rows
+    APPROX = "approx"  # sketches
+    ARBITRARY = "arbitrary"  # SQL leaves it open: ties, first(), order without a key
+
+
+class Route(StrEnum):
+    """Where the work of a fragment is done."""
+
+    LOCAL = "local"  # the whole scope on the shards, the gateway concatenates
+    PARTIAL = "partial"  # partial aggregates on the shards, the gateway finalises
+    TOPK = "topk"  # ORDER BY and LIMIT on the shards, and again at the gateway
+    GATHER = "gather"  # filtered and projected rows travel
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """One SELECT over the job, in DuckDB's dialect, with `$name` parameters."""
+
+    id: str
+    sql: str
+    params: Mapping[str, ParamValue] = field(default_factory=dict)
+    use_global: bool = True  # False: only the coordinator, rank 0
+
+
+@dataclass(frozen=True, slots=True)
+class OutputColumn:
+    """A column of an answer, with the name and type that one DuckDB would give it."""
+
+    name: str
+    type: str
+    exactness: Exactness = Exactness.EXACT
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """A value computed between waves: `sql` gives exactly one row of one column of `type` over fragment relations."""
+
+    id: str
+    sql: str
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """SQL for the shards. Equal fragments have equal ids and are fetched once.
+
+    `sql` names tables as `schema.table` with the tags as ordinary columns, and holds `$id` for each of `scalars`.
+    `ranks` limits it to those ranks (pruning); None means all.
+    """
+
+    id: str
+    table: str
+    sql: str
+    columns: tuple[ColumnType, ...]
+    route: Route
+    scalars: tuple[str, ...] = ()
+    ranks: frozenset[int] | None = None
+    pushed_filter: str | None = None
+    pushed_columns: tuple[str, ...] = ()
+    reason: str | None = None  # why no better route was taken
+
+
+@dataclass(frozen=True, slots=True)
+class Wave:
+    fragments: tuple[Fragment, ...]
+    scalars: tuple[Scalar, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """SQL for the gateway over fragment relations and `cluster.nodes`; holds `$id` for each of `scalars`."""
+
+    statement: str
+    sql: str
+    columns: tuple[OutputColumn, ...]
+    fragments: tuple[str, ...]
+    scalars: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How one or several statements are answered together."""
+
+    waves: tuple[Wave, ...]
+    merges: tuple[Merge, ...]
+
+    @property
+    def fragments(self) -> tuple[Fragment, ...]:
+        return tuple(f for w in self.waves for f in w.fragments)
+
+
+@dataclass(frozen=True, slots=True)
+class Catalogue:
+    """Tables that a job offers: `schema.name` to its columns without the tags. `version` changes when they do."""
+
+    tables: Mapping[str, tuple[ColumnType, ...]]
+    version: str = ""

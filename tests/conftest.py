@@ -1,0 +1,33 @@
+"""Settings that all tests share."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "default",
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+    max_examples=60,
+)
+settings.register_profile("deep", parent=settings.get_profile("default"), max_examples=3000)
+settings.load_profile("default")
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A developer's own MUSTER_* or launcher variables must not decide what a test sees."""
+    for name in list(os.environ):
+        if name.startswith("MUSTER_"):
+            monkeypatch.delenv(name)
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "SLURMD_NODENAME", "NODE_NAME"):
+        monkeypatch.delenv(name, raising=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from time import perf_counter_ns, time_ns
 from typing import Any
 
@@ -19,15 +20,24 @@ class Steps:
     then stays the only one. `source` is user, optimizer, ddp, … or None so far."""
 
     def __init__(
-        self, who: Who, started: tuple[int, int], counter: StepCounter, spans: Spans, rows: Rows, errors: Errors
+        self,
+        who: Who,
+        started: tuple[int, int],
+        counter: StepCounter,
+        spans: Spans,
+        rows: Rows,
+        errors: Errors,
+        on_source: Callable[[], None],
     ) -> None:
-        """`started`: when recording began, by `perf_counter_ns` and in ns since the epoch; the first step begins there."""
+        """`started`: when recording began, by `perf_counter_ns` and in ns since the epoch; the first step begins there.
+        `on_source` is called when `source` has changed."""
         self._who = who
         self._begin, self._begin_ns = started
         self.counter = counter
         self._spans = spans
         self._rows = rows
         self._errors = errors
+        self._on_source = on_source
         self.source: str | None = None
 
     @property
@@ -47,6 +57,7 @@ class Steps:
             if self.source is not None and source != USER:
                 return False
             self.source = source
+            self._on_source()
         now, now_ns = perf_counter_ns(), time_ns()
         try:
             counter = self.counter

@@ -14,6 +14,8 @@ import struct
 from pathlib import Path
 
 LOCK_FILE = "owner.lock"
+AGENT_LOCK = "agent.lock"
+"""In the job's directory, held the same way by the agent that serves the job on this node."""
 _FLOCK = struct.Struct("hhqqi4x")
 _HELD: dict[tuple[int, int], str] = {}
 """Lives whose locks this process holds, by device and inode of the file: it must not be opened again. Belongs to the
@@ -28,23 +30,23 @@ os.register_at_fork(after_in_child=_forget)
 
 
 class OwnerLock:
-    """Held from `acquire` to `release` or death."""
+    """A lock held by this process from `acquire` to `release` or death."""
 
     def __init__(self, descriptor: int, key: tuple[int, int]) -> None:
         self._descriptor = descriptor
         self._key = key
 
     @classmethod
-    def acquire(cls, directory: int, life: str) -> OwnerLock | None:
-        """Take the lock of the rank directory and write the life into it; None if somebody else has it (or this process
-        already). Raises OSError when the file cannot be opened."""
+    def acquire(cls, directory: int, life: str, name: str = LOCK_FILE) -> OwnerLock | None:
+        """Take the lock file in a directory (a descriptor) and write the life into it; None if somebody else has it (or
+        this process already). Raises OSError when the file cannot be opened."""
         try:
-            status = os.stat(LOCK_FILE, dir_fd=directory, follow_symlinks=False)
+            status = os.stat(name, dir_fd=directory, follow_symlinks=False)
             if (status.st_dev, status.st_ino) in _HELD:
                 return None
         except FileNotFoundError:
             pass
-        descriptor = os.open(LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=directory)
+        descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=directory)
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

@@ -95,7 +95,8 @@ def arrow_of(cursor: duckdb.DuckDBPyConnection, sql: str) -> pa.Table:
     relation = cursor.sql(sql)
     if relation is None:
         raise duckdb.InvalidInputException("not a SELECT")
-    return relation.to_arrow_table()
+    table: pa.Table = relation.to_arrow_table()
+    return table
 
 
 def quote(name: str) -> str:

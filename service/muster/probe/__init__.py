@@ -17,11 +17,11 @@ Nothing here raises, blocks or starts a thread, and without a running recording 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 from muster.probe.recorder import Recorder, TableWriter
+from muster.probe.scopes import WORLD, CollectiveScope, SpanScope
 from muster.probe.session import SESSION
 
 __all__ = [
@@ -79,35 +79,23 @@ def step(n: int | None = None, *, tokens: int | None = None, loss: Any = None) -
         recorder.steps.boundary("user", global_step=n, tokens=tokens, loss=loss)
 
 
-@contextmanager
-def span(name: str, phase: str | None = None, **attributes: Any) -> Iterator[None]:
-    """Record what runs inside as a span. `phase`: data, forward, backward, optimizer, checkpoint, eval, compile or None.
-    An exception passes through and is noted."""
-    recorder = SESSION.recorder
-    if recorder is None:
-        yield
-        return
-    opened = recorder.spans.open(name, phase, attributes=attributes, location_depth=2)
-    try:
-        yield
-    except BaseException as error:
-        recorder.spans.close(opened, error=error)
-        raise
-    recorder.spans.close(opened)
+def span(name: str, phase: str | None = None, **attributes: Any) -> SpanScope:
+    """A context manager that records what runs inside as a span. `phase`: data, forward, backward, optimizer, checkpoint,
+    eval, compile or None. An exception passes through and is noted."""
+    return SpanScope(SESSION.recorder, name, phase, attributes)
 
 
 def event(name: str, **attributes: Any) -> None:
     """Record that something happened."""
     recorder = SESSION.recorder
     if recorder is not None:
-        recorder.spans.event(name, attributes, location_depth=1)
+        recorder.spans.event(name, attributes, location_depth=2)
 
 
-@contextmanager
 def collective(
     op: str,
     *,
-    group: str = "world",
+    group: str = WORLD,
     ranks: Sequence[int] | None = None,
     nbytes: int | None = None,
     shape: Sequence[int] | None = None,
@@ -116,35 +104,20 @@ def collective(
     in_splits: Sequence[int] | None = None,
     out_splits: Sequence[int] | None = None,
     seq: int | None = None,
-) -> Iterator[None]:
-    """Record what runs inside as one blocking collective or point-to-point operation, from this rank's point of view.
+) -> CollectiveScope:
+    """A context manager that records what runs inside as one blocking collective or point-to-point operation, from this
+    rank's point of view.
 
     `op`: all_reduce, all_gather, reduce_scatter, broadcast, all_to_all, barrier, send, recv, … `group` and `ranks`: name
     and global ranks of those that take part; the default is all. `peer`: the other side of a send or recv.
     """
-    recorder = SESSION.recorder
-    if recorder is None:
-        yield
-        return
-    log = recorder.collectives
-    token = None
-    try:
-        if recorder.counter.comm_source is None:
-            recorder.counter.watch_comm("user")
-        size = recorder.identity.world_size
-        members = range(size) if ranks is None and group == "world" and size is not None else ranks
-        token = log.begin(
-            op, log.group(group, members), nbytes=nbytes, shape=shape, dtype=dtype, peer=peer,
-            in_splits=in_splits, out_splits=out_splits, seq=seq,
-        )  # fmt: skip
-    except Exception as error:
-        recorder.count_error("collective", error)
-    try:
-        yield
-    except BaseException as error:
-        log.end(token, error=error)
-        raise
-    log.end(token)
+    return CollectiveScope(
+        SESSION.recorder, op, group, ranks,
+        {
+            "nbytes": nbytes, "shape": shape, "dtype": dtype, "peer": peer, "in_splits": in_splits,
+            "out_splits": out_splits, "seq": seq,
+        },
+    )  # fmt: skip
 
 
 def table(name: str, **columns: type) -> TableWriter:

@@ -102,6 +102,7 @@ class CollectiveLog:
         self._slots = slots
         self._errors = errors
         self._groups: dict[Hashable, Group] = {}
+        self._world: Group | None = None
         self._shapes: dict[Hashable, str] = {}
 
     def group(self, name: str | None, ranks: Sequence[int] | None = None, rank: int | None = None) -> Group:
@@ -117,6 +118,14 @@ class CollectiveLog:
             if len(self._groups) < _MAX_CACHED:
                 self._groups[key] = found
         return found
+
+    @property
+    def world(self) -> Group:
+        """The group of all ranks."""
+        size = self._who.world_size
+        if self._world is None or self._world.size != size:
+            self._world = self.group("world", None if size is None else range(size))
+        return self._world
 
     def begin(
         self,

@@ -24,7 +24,7 @@ META_PAGES = 2  # of each of its two copies
 IN_FLIGHT = "inflight"
 OPEN_SPANS = "spans"
 KEEP_LIVES = 2  # older lives of the rank are removed when a new one begins
-MIN_BYTES = 256 << 10
+MIN_BYTES = 384 << 10
 _STRINGS_SHARE = 16
 
 SPAN_FIELDS = (

@@ -31,8 +31,8 @@ SHARES: Mapping[str, float] = {
 """Share of the byte budget for the tables that every life has; what is left is for further ones."""
 OTHER_SHARE = 0.04
 MIN_RING = 16 << 10
-IN_FLIGHT_SLOTS = 256
-SPAN_SLOTS = 256
+MOST_SLOTS, FEW_SLOTS = 256, 64
+ROOMY = 1 << 20
 CUSTOM_TEXT_BYTES = 128
 CUSTOM_TYPES: Mapping[type, str] = {int: "BIGINT", float: "DOUBLE", str: "VARCHAR", bool: "BOOLEAN"}
 _TABLE_NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}\.[a-z_][a-z0-9_]{0,62}")
@@ -80,12 +80,13 @@ class Recorder:
         self.counter = StepCounter()
         self.threads = ThreadState()
         self.collectors: tuple[str, ...] = ()
-        self._budget = life.left
         self._lock = RLock()
         self._rings: dict[str, Ring] = {}
         self._writers: dict[str, TableWriter] = {}
-        self._in_flight = life.in_flight(COMM_COLLECTIVE.columns, IN_FLIGHT_SLOTS)
-        self._open_spans = life.open_spans(SPAN_SLOTS)
+        slots = MOST_SLOTS if life.left >= ROOMY else FEW_SLOTS
+        self._in_flight = life.in_flight(COMM_COLLECTIVE.columns, slots)
+        self._open_spans = life.open_spans(slots)
+        self._budget = life.left
         rings = {name: self._make(REGISTRY[name]) for name in SHARES}
         started_ns = life.origin.started_ns
         count = self.errors.count

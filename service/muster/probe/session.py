@@ -37,6 +37,7 @@ class Session:
         with self._lock:
             if self.recorder is not None:
                 return True
+            self.errors = ErrorLog()
             try:
                 self._start(dict(arguments), environ)
             except Taken as error:  # a child that inherited the environment, such as a data-loader worker: expected

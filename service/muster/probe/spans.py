@@ -21,13 +21,16 @@ STEP_SPAN = "train.step"
 class Span:
     """An open span. Usable as a context manager; leaving it closes it, and spans left open inside it."""
 
-    __slots__ = ("_owner", "attributes", "location", "name", "parent", "phase", "slot", "span_id", "start", "start_ns",
-                 "trace_id")  # fmt: skip
+    __slots__ = (
+        "_owner", "attributes", "closed", "location", "name", "parent", "phase", "slot", "span_id", "start", "start_ns",
+        "trace_id",
+    )  # fmt: skip
 
     def __init__(self, owner: Spans, name: str, phase: str | None) -> None:
         self._owner = owner
         self.name = name
         self.phase = phase
+        self.closed = False
         self.span_id = 0
         self.trace_id = 0
         self.parent: int | None = None
@@ -74,7 +77,7 @@ class Spans:
         self, name: str, phase: str | None = None, *, attributes: dict[str, Any] | None = None, location_depth: int = 0
     ) -> Span | None:
         """Begin a span on this thread. `phase`: data, forward, backward, optimizer, checkpoint, eval, compile or None.
-        `location_depth`: how many frames above the caller of `open` the location of the code is; 0 means no location.
+        `location_depth`: whose file and line to keep: 1 is the caller of `open`, 2 the caller of that; 0 means nobody's.
         Returns what `close` needs; None after an error, which `close` accepts."""
         try:
             thread = self._threads
@@ -85,7 +88,7 @@ class Spans:
             if attributes:
                 span.attributes = _json(attributes)
             if location_depth:
-                span.location = _location(location_depth + 1)
+                span.location = _location(location_depth)
             stack: list[Any] = thread.spans
             if stack:
                 span.parent = stack[-1].span_id
@@ -103,7 +106,7 @@ class Spans:
 
     def close(self, span: Span | None, *, error: BaseException | None = None) -> None:
         """End a span, and the ones that were opened inside it on this thread and not closed."""
-        if span is None:
+        if span is None or span.closed:
             return
         now = perf_counter_ns()
         try:
@@ -116,8 +119,11 @@ class Spans:
                         break
                     self._end(inner, now, thread, None)
             self._end(span, now, thread, error)
-            if thread.is_main and span.phase in TIMED_PHASES and not any(s.phase == span.phase for s in stack):
-                self._counter.add_phase(span.phase or "", now - span.start)
+            phase = span.phase
+            if phase is not None and thread.is_main:
+                self._counter.phases_seen.add(phase)
+                if phase in TIMED_PHASES and not any(s.phase == phase for s in stack):
+                    self._counter.add_phase(phase, now - span.start)
         except Exception as problem:
             self._errors.count("span.close", problem)
 
@@ -130,7 +136,7 @@ class Spans:
             self._rows.write(
                 (
                     "event", getattr(parent, "trace_id", None), getattr(parent, "span_id", None), None, name, None,
-                    time_ns(), thread.id, _location(location_depth + 1) if location_depth else None, None,
+                    time_ns(), thread.id, _location(location_depth) if location_depth else None, None,
                     _json(attributes) if attributes else None, counter.local_step, counter.global_step, self._who.rank,
                 )
             )  # fmt: skip
@@ -166,9 +172,9 @@ class Spans:
         return span
 
     def _drop_step(self) -> None:
+        """End the synthesised span early: the script has its own."""
         if self._step is not None:
-            if self._step.slot is not None:
-                self._slots.free(self._step.slot)
+            self._end(self._step, perf_counter_ns(), self._threads, None)
             self._step = None
 
     def _begin(self, span: Span, thread: ThreadState, start_ns: int, *, slot: bool = True) -> None:
@@ -187,6 +193,7 @@ class Spans:
         span.start = span.start or perf_counter_ns()
 
     def _end(self, span: Span, now: int, thread: ThreadState, error: BaseException | None) -> None:
+        span.closed = True
         if span.slot is not None:
             slot, span.slot = span.slot, None
             self._slots.free(slot)
@@ -206,7 +213,7 @@ def _json(attributes: dict[str, Any]) -> str:
 
 
 def _location(depth: int) -> str:
-    """The last two parts of the file's path and the line, `depth` frames above the caller of this function."""
+    """The last two parts of the file's path and the line of the frame that is `depth` calls above this one's caller."""
     frame = sys._getframe(depth + 1)
     directory, name = os.path.split(frame.f_code.co_filename)
     return f"{os.path.basename(directory)}/{name}:{frame.f_lineno}"

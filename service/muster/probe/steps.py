@@ -66,7 +66,7 @@ class Steps:
             if counter.micro_step is not None:
                 counter.micro_batches = counter.micro_in_step
             self._spans.step_boundary(now, now_ns, self._begin, self._begin_ns)
-            self._rows.write(self._row(now, now_ns, tokens, _number(loss)))
+            self._rows.write(self._row(now, now_ns, tokens, self._number(loss)))
         except Exception as error:
             self._errors.count("step", error)
         try:
@@ -116,12 +116,15 @@ class Steps:
                 return phase
         return "warmup" if self.counter.completed == 0 or "compile" in seen else None
 
-
-def _number(loss: Any) -> float | None:
-    """The loss as a number. A tensor on a device is not read: that would make the trainer wait for the device."""
-    if loss is None or isinstance(loss, float | int):
-        return loss
-    device = getattr(loss, "device", None)
-    if device is not None and str(device).split(":")[0] != "cpu":
-        raise ValueError(f"loss on {device} is not read, since that would wait for the device; pass a float")
-    return float(loss)
+    def _number(self, loss: Any) -> float | None:
+        """The loss as a number. A tensor on a device is not read: that would make the trainer wait for the device."""
+        if loss is None or isinstance(loss, float | int):
+            return loss
+        try:
+            device = str(getattr(loss, "device", "cpu"))
+            if device.partition(":")[0] == "cpu":
+                return float(loss)
+            self._errors.count("step.loss", f"loss on {device} is not read, since that would wait for it; pass a float")
+        except Exception as error:
+            self._errors.count("step.loss", error)
+        return None

@@ -1,0 +1,217 @@
+"""One life of one rank as the agent follows it: what its rings said, whether its process is there, how it ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import statistics
+from collections import deque
+from dataclasses import dataclass
+from time import time_ns
+from typing import Any
+
+from muster.probe.agent import proc
+from muster.probe.reader import LifeDir, Meta, OpenSpan, RingReader
+from muster.tables import COMM_COLLECTIVE, PROCESS_EXIT, STEP_TIMING, TRACE_EVENT, Table
+
+_STEPS_KEPT = 200
+_ROUTINE_PHASES = frozenset({"forward", "backward", "optimizer", "data"})
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """How a process ended: kind is exit, signal, exception or vanished. `clean`: it meant to end here."""
+
+    kind: str
+    at_ns: int
+    code: int | None = None
+    signal: int | None = None
+    exception: str | None = None
+    message: str | None = None
+    last_step: int | None = None
+
+    @property
+    def clean(self) -> bool:
+        return self.kind == "exit" and self.code in (None, 0)
+
+    @property
+    def text(self) -> str | None:
+        parts = [p for p in (self.exception, self.message) if p]
+        return ": ".join(parts) or None
+
+
+@dataclass(slots=True)
+class LastRow:
+    """Newest completed operation of the main thread."""
+
+    op: str | None = None
+    pg: str | None = None
+    seq: int | None = None
+
+
+class Life:
+    """Follows one life directory. `update` reads what is new; everything else is what is known since."""
+
+    def __init__(self, number: int, directory: LifeDir, boot_id: str | None) -> None:
+        self.number = number
+        self.directory = directory
+        self.meta: Meta | None = None
+        self.alive = False
+        self.exit: Exit | None = None
+        self.last_row_ns: int | None = None
+        self.last = LastRow()
+        self.last_local_step: int | None = None
+        self.last_global_step: int | None = None
+        self.rows_lost = 0
+        self.kept: dict[str, int] = {}  # rows in the store by table
+        self.taken: dict[str, int] = {}  # rows ever read by table
+        self._boot_id = boot_id
+        self._readers: dict[str, RingReader] = {}
+        self._durations: deque[float] = deque(maxlen=_STEPS_KEPT)
+        self._exit_row: Exit | None = None
+        self._pidfd: int | None = None
+        self._gone_ns: int | None = None
+
+    @property
+    def rank(self) -> int:
+        return self.directory.rank
+
+    @property
+    def same_machine_boot(self) -> bool:
+        return self.meta is not None and self.meta.boot_id == self._boot_id
+
+    @property
+    def median_step_s(self) -> float | None:
+        return statistics.median(self._durations) if self._durations else None
+
+    @property
+    def status(self) -> str:
+        if self.alive:
+            return "running"
+        return "finished" if self.exit is not None and self.exit.clean else "dead"
+
+    def update(self) -> list[tuple[Table, dict[str, list[Any]], int]]:
+        """Read meta, liveness and new rows; returns the new rows by table."""
+        self.meta = self.directory.meta() or self.meta
+        self._look_at_process()
+        return self._read_rows()
+
+    def settle(self) -> None:
+        """After the rows are read: how it ended, if it did."""
+        if self.alive:
+            self.exit = None
+            return
+        status = proc.exit_status(self._pidfd) if self._pidfd is not None else None
+        self.exit = self._exit_of(status)
+
+    def close(self) -> None:
+        for reader in self._readers.values():
+            reader.close()
+        if self._pidfd is not None:
+            os.close(self._pidfd)
+            self._pidfd = None
+        self.directory.close()
+
+    def watch(self) -> int | None:
+        """A descriptor that becomes readable the moment the process ends; opened once, None where there is none."""
+        if self._pidfd is None and self.alive and self.meta is not None and self.same_machine_boot:
+            self._pidfd = proc.open_pidfd(self.meta.pid, self.meta.start_ticks)
+        return self._pidfd
+
+    def note_gone(self, at_ns: int) -> None:
+        """The process ended at this moment (by its descriptor)."""
+        if self._gone_ns is None:
+            self._gone_ns = at_ns
+
+    def thread(self) -> proc.ThreadState:
+        """State of its main thread now; all None unless it is surely this process."""
+        nothing = proc.ThreadState(None, None, None)
+        if self.meta is None or not self.same_machine_boot:
+            return nothing
+        seen = proc.main_thread(self.meta.pid)
+        return seen if self.meta.start_ticks in (None, seen.start_ticks) else nothing
+
+    def in_flight(self) -> list[dict[str, Any]]:
+        """Operations in flight, oldest first."""
+        batch = self.directory.in_flight()
+        names = list(batch.columns)
+        rows = [dict(zip(names, values, strict=True)) for values in zip(*batch.columns.values(), strict=True)]
+        return sorted(rows, key=lambda r: r["start_ns"] or 0)
+
+    def main_spans(self) -> list[OpenSpan]:
+        return [s for s in self.directory.open_spans() if s.is_main_thread]
+
+    def is_main(self, thread_id: int | None) -> bool:
+        return self.meta is not None and thread_id in (None, self.meta.main_thread_id)
+
+    def _look_at_process(self) -> None:
+        alive = self.directory.alive()
+        if self.alive and not alive and self._gone_ns is None:
+            self._gone_ns = time_ns()
+        self.alive = alive
+        if not alive and self._gone_ns is None:  # it had ended before this agent first saw it
+            self._gone_ns = self.last_row_ns or (self.meta.started_ns if self.meta else time_ns())
+
+    def _read_rows(self) -> list[tuple[Table, dict[str, list[Any]], int]]:
+        found = []
+        for table in self.directory.tables():
+            reader = self._readers.get(table.full_name)
+            if reader is None:
+                reader = self._readers[table.full_name] = self.directory.reader(table)
+            batch = reader.read_new()
+            self.rows_lost += batch.lost
+            if batch.rows:
+                columns = {name: list(values) for name, values in batch.columns.items()}
+                self._learn(reader.table.full_name, columns)
+                found.append((reader.table, columns, batch.rows))
+        return found
+
+    def _learn(self, table: str, columns: dict[str, list[Any]]) -> None:
+        if table == COMM_COLLECTIVE.full_name:
+            rows = zip(*(columns[c] for c in ("thread_id", "end_ns", "op", "pg_name", "seq")), strict=True)
+            for thread, end, op, pg, seq in rows:
+                if self.is_main(thread):
+                    self._moved(end)
+                    self.last = LastRow(op, pg, seq)
+        elif table == TRACE_EVENT.full_name:
+            for thread, at in zip(columns["thread_id"], columns["time"], strict=True):
+                if self.is_main(thread):
+                    self._moved(at)
+        elif table == STEP_TIMING.full_name:
+            names = ("local_step", "global_step", "step_duration_sec", "end_ns", "phase")
+            for local, step, seconds, end, phase in zip(*(columns[c] for c in names), strict=True):
+                self._moved(end)
+                self.last_local_step = local if local is not None else self.last_local_step
+                if step is not None and (self.last_global_step is None or step > self.last_global_step):
+                    self.last_global_step = step
+                if seconds is not None and phase is None:
+                    self._durations.append(seconds)
+        elif table == PROCESS_EXIT.full_name:
+            of_exit = ("kind", "ts", "code", "signal", "exception", "message", "last_step")
+            for values in zip(*(columns[c] for c in of_exit), strict=True):
+                self._exit_row = Exit(*values)
+
+    def _moved(self, at_ns: int | None) -> None:
+        if at_ns is not None and (self.last_row_ns is None or at_ns > self.last_row_ns):
+            self.last_row_ns = at_ns
+
+    def _exit_of(self, status: int | None) -> Exit:
+        """Its own last words, else what the kernel says, else just that it is gone."""
+        row, gone = self._exit_row, self._gone_ns or time_ns()
+        if status is not None and os.WIFSIGNALED(status):
+            number = os.WTERMSIG(status)
+            name = signal.Signals(number).name if number in signal.valid_signals() else str(number)
+            return Exit("signal", gone, signal=number, message=f"killed by {name}", last_step=self.last_global_step)
+        code = os.WEXITSTATUS(status) if status is not None else None
+        if row is not None:
+            return row if code is None or row.code is not None else Exit(
+                row.kind, row.at_ns, code, row.signal, row.exception, row.message, row.last_step
+            )  # fmt: skip
+        if code is not None:
+            return Exit("exit", gone, code, last_step=self.last_global_step)
+        return Exit("vanished", gone, last_step=self.last_global_step)
+
+
+def long_phase(spans: list[OpenSpan]) -> OpenSpan | None:
+    """The outermost open span whose phase may rightly take long: checkpoint, eval, compile."""
+    return next((s for s in spans if s.phase and s.phase not in _ROUTINE_PHASES), None)

@@ -1,0 +1,211 @@
+"""Start an agent and run it to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import structlog
+import uvicorn
+
+from muster.errors import ConfigError, Conflict
+from muster.probe import files
+from muster.probe.agent.agent import Agent
+from muster.probe.agent.app import AgentApp
+from muster.probe.agent.lives import Life
+from muster.probe.agent.register import Heartbeat
+from muster.probe.agent.settings import AgentSettings
+from muster.probe.agent.store import Node, Store
+from muster.probe.lock import AGENT_LOCK, OwnerLock
+
+ADDRESS_FILE = "agent.json"
+
+
+def serve(settings: AgentSettings) -> None:
+    """Serve until the job has ended and `linger_s` has passed, or SIGTERM or SIGINT comes.
+
+    Raises ConfigError when the directory or address cannot be used, Conflict when an agent of this job already runs here.
+    """
+    with suppress(OSError):
+        os.nice(10)
+    roots = files.roots(settings.dir)
+    lock, directory = _claim(roots, settings.job)
+    listener = _listen(settings)
+    try:
+        addr = settings.advertise or _url(listener)
+        _write_address(directory, addr)
+        node = Node(settings.job, settings.node, settings.node, addr)
+        store = Store(roots, node, rows_per_table=settings.rows_per_table, memory_limit=settings.memory_limit)
+        try:
+            asyncio.run(_Service(settings, Agent(store), addr, listener).run())
+        finally:
+            store.close()
+            with suppress(OSError):
+                os.unlink(ADDRESS_FILE, dir_fd=directory)
+    finally:
+        listener.close()
+        os.close(directory)
+        lock.release()
+
+
+def running_agent(roots: Sequence[Path], job: str) -> dict[str, Any] | None:
+    """Address and pid of the agent that serves a job on this node, from the file that it wrote; None without one."""
+    for root in roots:
+        try:
+            found: dict[str, Any] = json.loads((root / job / ADDRESS_FILE).read_text())
+        except (OSError, ValueError):
+            continue
+        return found
+    return None
+
+
+class _Service:
+    """The background work around the HTTP server."""
+
+    def __init__(self, settings: AgentSettings, agent: Agent, addr: str, listener: socket.socket) -> None:
+        self._settings = settings
+        self._agent = agent
+        self._listener = listener
+        token = settings.serve_token.get_secret_value() if settings.serve_token else None
+        app = AgentApp(agent, token).build()
+        config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=2)
+        self._server = uvicorn.Server(config)
+        self._heartbeat = None
+        if settings.gateway:
+            secret = settings.token.get_secret_value() if settings.token else None
+            self._heartbeat = Heartbeat(settings.gateway, secret, addr, agent.node)
+        self._watched: dict[int, Life] = {}
+        self._known: tuple[object, ...] = ()
+        self._log = structlog.get_logger("muster.agent")
+        self._addr = addr
+
+    async def run(self) -> None:
+        self._log.info("serving", job=self._settings.job, node=self._settings.node, addr=self._addr)
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._guarded, self._look)
+            if self._settings.sample_s:
+                group.start_soon(self._guarded, self._sample)
+            if self._heartbeat is not None:
+                group.start_soon(self._heartbeat.run)
+            await self._server.serve(sockets=[self._listener])
+            group.cancel_scope.cancel()
+
+    async def _guarded(self, work: Any) -> None:
+        """Background work goes on after a failure; the failure is logged."""
+        while True:
+            try:
+                await work()
+            except Exception as error:
+                self._log.exception("background work failed", work=work.__name__, error=str(error))
+            await anyio.sleep(1.0)
+
+    async def _look(self) -> None:
+        started = time.monotonic()
+        alone_since = started
+        seen = False
+        while True:
+            lives = await anyio.to_thread.run_sync(self._agent.refresh)
+            self._watch(lives)
+            self._tell(lives)
+            now = time.monotonic()
+            seen = seen or bool(lives)
+            if any(x.alive for x in lives):
+                alone_since = now
+            patience = self._settings.linger_s if seen else self._settings.start_s
+            if now - alone_since > patience:
+                self._log.info("nothing left to serve", job=self._settings.job)
+                self._server.should_exit = True
+                return
+            await anyio.sleep(self._settings.poll_s)
+
+    async def _sample(self) -> None:
+        while True:
+            await anyio.to_thread.run_sync(self._agent.sample)
+            await anyio.sleep(self._settings.sample_s)
+
+    def _watch(self, lives: Sequence[Life]) -> None:
+        """Learn of an end the moment it comes, from the process's own descriptor."""
+        loop = asyncio.get_running_loop()
+        for life in lives:
+            if life.number not in self._watched:
+                descriptor = life.watch()
+                if descriptor is not None:
+                    self._watched[life.number] = life
+                    loop.add_reader(descriptor, self._ended, life, descriptor)
+
+    def _ended(self, life: Life, descriptor: int) -> None:
+        life.note_gone(time.time_ns())
+        asyncio.get_running_loop().remove_reader(descriptor)
+        if self._heartbeat is not None:
+            self._heartbeat.changed()
+
+    def _tell(self, lives: Sequence[Life]) -> None:
+        """A heartbeat at once when ranks, generations, states or tables have changed."""
+        known = tuple((x.number, x.status, x.meta.generation if x.meta else None, len(x.kept)) for x in lives)
+        if known != self._known:
+            self._known = known
+            if self._heartbeat is not None:
+                self._heartbeat.changed()
+
+
+def _claim(roots: Sequence[Path], job: str) -> tuple[OwnerLock, int]:
+    """The agent lock of the job, and a descriptor of its directory."""
+    problem: OSError | None = None
+    for root in roots:
+        try:
+            top = files.open_root(root)
+            try:
+                directory = files.open_directory(files.check_job(job), top, create=True)
+            finally:
+                os.close(top)
+            lock = OwnerLock.acquire(directory, str(os.getpid()), AGENT_LOCK)
+        except OSError as error:
+            problem = error
+            continue
+        if lock is None:
+            os.close(directory)
+            raise Conflict(f"An agent already serves job {job} on this node.", hint="It is found in muster nodes.")
+        return lock, directory
+    raise ConfigError(f"no directory for the agent: {problem}", hint="Set MUSTER_DIR to a directory of your own.")
+
+
+def _listen(settings: AgentSettings) -> socket.socket:
+    host, port = settings.address()
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(128)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot listen on {settings.listen}: {error.strerror or error}", hint="Port 0 takes a free one."
+        ) from error
+    return listener
+
+
+def _url(listener: socket.socket) -> str:
+    host, port, *_ = listener.getsockname()
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _write_address(directory: int, addr: str) -> None:
+    """Where this agent can be found, for others of this user on this node."""
+    text = json.dumps({"addr": addr, "pid": os.getpid()}).encode()
+    temporary = f".{ADDRESS_FILE}.{os.getpid()}"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(temporary, flags, files.FILE_MODE, dir_fd=directory)
+    try:
+        os.write(descriptor, text)
+    finally:
+        os.close(descriptor)
+    os.replace(temporary, ADDRESS_FILE, src_dir_fd=directory, dst_dir_fd=directory)

@@ -1,0 +1,149 @@
+"""Settings of the agent: from flags, environment and a file, in this order."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+import socket
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AliasChoices, Field, SecretStr, StringConstraints, field_validator, model_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+
+from muster.errors import ConfigError
+from muster.protocol import JobId
+
+
+def _aliases(name: str, *shared: str) -> AliasChoices:
+    return AliasChoices(name, f"MUSTER_AGENT_{name.upper()}", *shared)
+
+
+def default_node() -> str:
+    """The scheduler's name for this node: Slurm's, Kubernetes' (by the downward API), else the host name."""
+    name = os.environ.get("SLURMD_NODENAME") or os.environ.get("NODE_NAME") or socket.gethostname()
+    return re.sub(r"[^A-Za-z0-9._-]", "-", name)[:253]
+
+
+class AgentSettings(BaseSettings):
+    """Each setting is a flag of `muster agent`, `MUSTER_AGENT_<NAME>` in the environment, or a key of the TOML file that
+    MUSTER_AGENT_FILE names."""
+
+    model_config = SettingsConfigDict(extra="ignore", populate_by_name=True)
+
+    job: JobId = Field(validation_alias=_aliases("job", "MUSTER_JOB"), description="Job to serve.")
+    dir: Path | None = Field(
+        default=None,
+        validation_alias=_aliases("dir", "MUSTER_DIR"),
+        description="Directory of the recorders; default /dev/shm/muster-<uid>, then /tmp/muster-<uid>.",
+    )
+    gateway: str | None = Field(
+        default=None,
+        validation_alias=_aliases("gateway", "MUSTER_GATEWAY"),
+        description="Gateway to register with; none: serve only.",
+    )
+    token: SecretStr | None = Field(
+        default=None,
+        validation_alias=_aliases("token", "MUSTER_TOKEN"),
+        description="Bearer token for the gateway (scope register).",
+    )
+    serve_token: SecretStr | None = Field(
+        default=None,
+        validation_alias=_aliases("serve_token"),
+        description="Bearer token that callers of this agent must bring; needed beyond loopback.",
+    )
+    node: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,253}$")] = Field(
+        default_factory=default_node,
+        validation_alias=_aliases("node", "MUSTER_NODE"),
+        description="Name of this node; default the scheduler's name for it.",
+    )
+    listen: str = Field(
+        default="127.0.0.1:0",
+        validation_alias=_aliases("listen"),
+        description="host:port to listen on; port 0 takes a free one.",
+    )
+    advertise: str | None = Field(
+        default=None,
+        validation_alias=_aliases("advertise"),
+        description="URL under which the gateway reaches this agent; default the address that it listens on.",
+    )
+    rows_per_table: int = Field(
+        default=50_000,
+        ge=100,
+        le=5_000_000,
+        validation_alias=_aliases("rows_per_table"),
+        description="Rows kept per rank and table; older ones are dropped.",
+    )
+    memory_limit: str = Field(
+        default="1GB",
+        pattern=r"^[0-9]+(MB|GB)$",
+        validation_alias=_aliases("memory_limit"),
+        description="Memory that DuckDB may take.",
+    )
+    poll_s: float = Field(
+        default=1.0,
+        gt=0,
+        le=60,
+        validation_alias=_aliases("poll_s"),
+        description="How often rings and processes are looked at.",
+    )
+    sample_s: float = Field(
+        default=5.0, ge=0, le=3600, validation_alias=_aliases("sample_s"), description="CPU sampling period; 0 is off."
+    )
+    linger_s: float = Field(
+        default=86_400.0,
+        ge=0,
+        validation_alias=_aliases("linger_s"),
+        description="How long to go on serving after the last rank has ended.",
+    )
+    start_s: float = Field(
+        default=3_600.0,
+        gt=0,
+        validation_alias=_aliases("start_s"),
+        description="How long to wait for a first rank before giving up.",
+    )
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        file = os.environ.get("MUSTER_AGENT_FILE")
+        sources: tuple[PydanticBaseSettingsSource, ...] = (init_settings, env_settings)
+        return (*sources, TomlConfigSettingsSource(settings_cls, Path(file))) if file else sources
+
+    @field_validator("gateway", "advertise")
+    @classmethod
+    def _url(cls, value: str | None) -> str | None:
+        if value is not None and not re.fullmatch(r"https?://[^\s/?#@]+(/[^\s?#]*)?", value):
+            raise ValueError(f"{value!r} is not a URL such as http://gateway:8700")
+        return value.rstrip("/") if value else None
+
+    @model_validator(mode="after")
+    def _guarded(self) -> AgentSettings:
+        host, _ = self.address()
+        if not is_loopback(host) and self.serve_token is None:
+            raise ValueError(
+                f"listening on {host} needs serve_token (MUSTER_AGENT_SERVE_TOKEN), so that only the gateway can ask"
+            )
+        return self
+
+    def address(self) -> tuple[str, int]:
+        """Host and port of `listen`. Raises ConfigError."""
+        host, _, port = self.listen.rpartition(":")
+        if not host or not port.isdigit() or int(port) > 65535:
+            raise ConfigError(f"listen is {self.listen!r}", hint="Write host:port, such as 127.0.0.1:8701 or [::1]:0.")
+        return host.strip("[]"), int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach an address of this host name or number."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -14,6 +14,9 @@ from enum import StrEnum
 
 from muster.model import ColumnType
 
+NODES_RELATION = "cluster.nodes"
+"""The gateway's roster in merge and scalar SQL: one relation of this (quoted) name, with the columns of tables.NODES."""
+
 ParamValue = int | float | bool | str | None
 
 
@@ -56,11 +59,18 @@ class OutputColumn:
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """A value computed between waves: `sql` gives exactly one row of one column of `type` over fragment relations."""
+    """A value computed between waves: `sql` gives exactly one row of one column over fragment relations.
+
+    The column is of `type`, or the text of a value of `type` (times, whose Python values would lose digits). Scalars of
+    one wave do not depend on each other; `scalars` are those of earlier waves that `sql` holds as `$id`.
+    """
 
     id: str
     sql: str
     type: str
+    fragments: tuple[str, ...] = ()
+    scalars: tuple[str, ...] = ()
+    nodes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +101,18 @@ class Wave:
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """SQL for the gateway over fragment relations and `cluster.nodes`; holds `$id` for each of `scalars`."""
+    """SQL for the gateway over fragment relations and `NODES_RELATION`; holds `$id` for each of `scalars`.
+
+    Its result has `columns`, by position: names are those that one DuckDB would give. `nodes` says whether it reads the
+    roster.
+    """
 
     statement: str
     sql: str
     columns: tuple[OutputColumn, ...]
     fragments: tuple[str, ...]
     scalars: tuple[str, ...] = ()
+    nodes: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,229 @@
+"""What is collected while a statement is planned: its fragments and scalars, each under the hash of its content."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlglot import exp
+
+from muster.model import ColumnType
+from muster.sql.bind import NODES_TABLE, Binder
+from muster.sql.dialect import write
+from muster.sql.placement import OWNER
+from muster.sql.plan import NODES_RELATION, Fragment, Route, Scalar, Wave
+from muster.sql.scalars import null, placeholders, replace
+from muster.sql.scopes import cte_of, fed_tables, table_key
+from muster.tables import REGISTRY
+
+
+class Builder:
+    """Fragments and scalars of one statement. Equal content gets the same id, here and in other statements."""
+
+    def __init__(self, binder: Binder, *, use_global: bool) -> None:
+        self.binder = binder
+        self.use_global = use_global
+        self.fragments: dict[str, Fragment] = {}
+        self.scalars: dict[str, Scalar] = {}
+
+    def fragment(
+        self,
+        table: str,
+        tree: exp.Expr,
+        columns: Sequence[ColumnType],
+        route: Route,
+        *,
+        ranks: frozenset[int] | None = None,
+        pushed_filter: Sequence[exp.Expr] = (),
+        pushed_columns: Sequence[str] = (),
+        reason: str | None = None,
+    ) -> Fragment:
+        """Add a fragment: `tree` over `table`, restricted to the coordinator where the statement is."""
+        if not self.use_global:
+            tree = restricted(tree, table)
+            ranks = frozenset({0})
+        sql = write(tree)
+        types = tuple(columns)
+        key = "\0".join([sql, route, ",".join(f"{c.name} {c.type}" for c in types), str(sorted(ranks or ()))])
+        made = Fragment(
+            id=f"f_{_hash(key)}",
+            table=table,
+            sql=sql,
+            columns=types,
+            route=route,
+            scalars=placeholders(tree),
+            ranks=ranks,
+            pushed_filter=" AND ".join(write(c) for c in pushed_filter) or None,
+            pushed_columns=tuple(pushed_columns),
+            reason=reason,
+        )
+        return self.fragments.setdefault(made.id, made)
+
+    def scalar(self, tree: exp.Expr, type_name: str) -> Scalar:
+        """Add a scalar: `tree` gives one row of one column over fragments that are already added."""
+        sql = write(tree)
+        made = Scalar(
+            id=f"s_{_hash(sql + type_name)}",
+            sql=sql,
+            type=type_name,
+            fragments=self.used(tree),
+            scalars=placeholders(tree),
+            nodes=reads_nodes(tree),
+        )
+        return self.scalars.setdefault(made.id, made)
+
+    def used(self, tree: exp.Expr) -> tuple[str, ...]:
+        """Ids of the fragments that a tree reads."""
+        return tuple(sorted({t.name for t in tree.find_all(exp.Table) if t.name in self.fragments}))
+
+    def describe(self, tree: exp.Expr) -> tuple[ColumnType, ...]:
+        """Output columns of a tree over tables, fragments and scalars. Raises SqlBind."""
+        return self.binder.describe(write(self.self_contained(tree)))
+
+    def self_contained(self, tree: exp.Expr) -> exp.Expr:
+        """A copy of a tree with an empty typed relation for each fragment and a typed NULL for each scalar."""
+        copy = tree.copy()
+        nulls: Mapping[str, exp.Expr] = {s.id: null(s.type) for s in self.scalars.values()}
+        replace(copy, nulls)
+        names = [t.name for t in copy.find_all(exp.Table) if not t.db]
+        empty: dict[str, Sequence[ColumnType]] = {
+            n: self.fragments[n].columns for n in dict.fromkeys(names) if n in self.fragments
+        }
+        if NODES_RELATION in names:
+            empty[NODES_RELATION] = self.binder.columns(NODES_TABLE)
+        if not empty:
+            return copy
+        outer = exp.select("*").from_(exp.Subquery(this=copy, alias=exp.TableAlias(this=exp.to_identifier("q"))))
+        outer.set(
+            "with_",
+            exp.With(expressions=[_empty_relation(name, columns) for name, columns in empty.items()]),
+        )
+        return outer
+
+    def waves(self) -> tuple[Wave, ...]:
+        """Fragments and scalars by the earliest wave in which they can run."""
+        fragment_wave: dict[str, int] = {}
+        scalar_wave: dict[str, int] = {}
+
+        def of_scalar(name: str) -> int:
+            if name not in scalar_wave:
+                scalar = self.scalars[name]
+                needs = [of_fragment(f) for f in scalar.fragments]
+                needs += [of_scalar(s) + 1 for s in scalar.scalars]
+                scalar_wave[name] = max(needs, default=0)
+            return scalar_wave[name]
+
+        def of_fragment(name: str) -> int:
+            if name not in fragment_wave:
+                needs = [of_scalar(s) + 1 for s in self.fragments[name].scalars]
+                fragment_wave[name] = max(needs, default=0)
+            return fragment_wave[name]
+
+        for name in self.fragments:
+            of_fragment(name)
+        for name in self.scalars:
+            of_scalar(name)
+        count = 1 + max([*fragment_wave.values(), *scalar_wave.values()], default=-1)
+        return tuple(
+            Wave(
+                tuple(self.fragments[n] for n, w in sorted(fragment_wave.items()) if w == i),
+                tuple(self.scalars[n] for n, w in sorted(scalar_wave.items()) if w == i),
+            )
+            for i in range(count)
+        )
+
+
+def relation(fragment: Fragment, alias: str) -> exp.Table:
+    """A fragment in FROM."""
+    return exp.Table(this=exp.to_identifier(fragment.id), alias=exp.TableAlias(this=identifier(alias)))
+
+
+def identifier(name: str) -> exp.Identifier:
+    """A name, always in quotes: no word of it can be taken for a keyword."""
+    return exp.Identifier(this=name, quoted=True)
+
+
+def column(name: str, table: str | None = None) -> exp.Column:
+    """A column by its name, and optionally its relation."""
+    return exp.Column(this=identifier(name), table=identifier(table) if table else None)
+
+
+def restricted(tree: exp.Expr, table: str) -> exp.Expr:
+    """A copy of a tree that sees only what the coordinator holds: rank 0, or the node of rank 0 for tables of a node."""
+    copy = tree.copy()
+    known = REGISTRY.get(table)
+    condition = exp.EQ(
+        this=column("_node_rank" if known is not None and known.scope == "node" else OWNER),
+        expression=exp.Literal.number(0),
+    )
+    for node in list(fed_tables(copy)):
+        if table_key(node) == table:
+            alias = node.args.get("alias")
+            plain = exp.Table(this=node.this.copy(), db=node.args["db"].copy())
+            inner = exp.select("*").from_(plain).where(condition.copy())
+            node.replace(exp.Subquery(this=inner, alias=alias.copy() if alias is not None else None))
+    return copy
+
+
+def reads_nodes(tree: exp.Expr) -> bool:
+    """Whether a tree reads the roster."""
+    return any(t.name == NODES_RELATION for t in tree.find_all(exp.Table))
+
+
+def standalone(query: exp.Query) -> exp.Query:
+    """A copy of a query with the CTEs that it uses from around it. What is correlated does not bind then."""
+    needed: dict[str, exp.CTE] = {}
+    pending: list[exp.Expr] = [query]
+    while pending:
+        for table in pending.pop().find_all(exp.Table):
+            if table.db or not isinstance(table.this, exp.Identifier):
+                continue
+            cte = cte_of(table)
+            if cte is None or _within(cte, query) or id(cte) in {id(c) for c in needed.values()}:
+                continue
+            needed[cte.alias.lower()] = cte
+            pending.append(cte)
+    copy = query.copy()
+    if not needed:
+        return copy
+    ordered = sorted(needed.values(), key=_position)
+    own = copy.args.get("with_")
+    recursive = any(c.parent is not None and c.parent.args.get("recursive") for c in ordered)
+    copy.set(
+        "with_",
+        exp.With(
+            expressions=[c.copy() for c in ordered] + (list(own.expressions) if own is not None else []),
+            recursive=recursive or bool(own is not None and own.args.get("recursive")),
+        ),
+    )
+    return copy
+
+
+def _position(cte: exp.CTE) -> tuple[int, ...]:
+    """Where a CTE stands: outer lists before inner ones, earlier before later."""
+    path: list[int] = []
+    node: Any = cte
+    while node is not None:
+        if isinstance(node, exp.CTE) and node.parent is not None:
+            path.append(node.parent.expressions.index(node))
+        node = node.parent
+    return tuple(reversed(path))
+
+
+def _within(node: exp.Expr, holder: exp.Expr) -> bool:
+    current: exp.Expr | None = node
+    while current is not None:
+        if current is holder:
+            return True
+        current = current.parent
+    return False
+
+
+def _empty_relation(name: str, columns: Sequence[ColumnType]) -> exp.CTE:
+    query = exp.select(*[exp.Alias(this=null(c.type), alias=identifier(c.name)) for c in columns]).where(exp.false())
+    return exp.CTE(this=query, alias=exp.TableAlias(this=identifier(name)))
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,0 +1,55 @@
+"""One way to name things, so that later rules need to know only one.
+
+Afterwards every table of the job is `schema.table AS alias` without catalogue, and columns are qualified by aliases only:
+`global.python.t.x` and `python.t.x` become `t.x`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from sqlglot import exp
+
+from muster.errors import NotDistributable
+from muster.sql.scopes import fed_tables, sources
+
+
+def canonical(tree: exp.Expr) -> None:
+    """Rename in place. Raises NotDistributable where two tables of one FROM have the same name and no alias."""
+    named = {(t.db.lower(), t.name.lower()) for t in fed_tables(tree)}
+    for column in list(tree.find_all(exp.Column)):
+        _strip(column, named)
+    for table in list(fed_tables(tree)):
+        table.set("catalog", None)
+        if not table.args.get("alias"):
+            table.set("alias", exp.TableAlias(this=table.this.copy()))
+    for select in tree.find_all(exp.Select):
+        _hoist_joins(select)
+        for alias, count in Counter(s.alias for s in sources(select) if s.alias).items():
+            if count > 1:
+                raise NotDistributable(
+                    f"Two relations of one FROM are called {alias}.", hint="Give each an alias: FROM … AS a, … AS b."
+                )
+
+
+def _hoist_joins(select: exp.Select) -> None:
+    """`FROM (SELECT …) AS a JOIN b`: sqlglot hangs the join on the subquery, where it belongs to the SELECT."""
+    start = select.args.get("from_")
+    if start is not None and isinstance(start.this, exp.Subquery) and start.this.args.get("joins"):
+        joins = start.this.args["joins"]
+        start.this.set("joins", None)
+        select.set("joins", [*joins, *(select.args.get("joins") or [])])
+
+
+def _strip(column: exp.Column, named: set[tuple[str, str]]) -> None:
+    """Take catalogue and schema off a column; what follows the column's own name is a field of it."""
+    parts: list[exp.Expr] = [p for p in (column.args.get(k) for k in ("catalog", "db", "table", "this")) if p is not None]
+    names = [p.name.lower() for p in parts]
+    skip = 1 if names[0] == "global" and tuple(names[1:3]) in named else 0
+    if len(parts) < skip + 3 or tuple(names[skip : skip + 2]) not in named:
+        return
+    rest = parts[skip + 1 :]
+    renamed: exp.Expr = exp.Column(this=rest[1], table=rest[0])
+    for field in rest[2:]:
+        renamed = exp.Dot(this=renamed, expression=field)
+    column.replace(renamed)

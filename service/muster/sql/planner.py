@@ -1,0 +1,181 @@
+"""From statements to a plan. See `plan` for the shapes and docs/sql.md for the rules."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from sqlglot import exp
+
+from muster.errors import Internal, MusterError, SqlForbidden, TooLarge
+from muster.model import ColumnType
+from muster.sql import clock, params
+from muster.sql.bind import Binder
+from muster.sql.builder import Builder, identifier, reads_nodes
+from muster.sql.canonical import canonical
+from muster.sql.dialect import write
+from muster.sql.distribute import distribute
+from muster.sql.exactness import exactness
+from muster.sql.guard import guard
+from muster.sql.plan import Catalogue, Fragment, Merge, OutputColumn, Plan, Scalar, Statement, Wave
+from muster.sql.scalars import placeholders
+from muster.sql.scopes import is_bare_star, output_name
+
+CACHED_PLANS = 512
+CACHED_CATALOGUES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """One statement planned by itself."""
+
+    waves: tuple[Wave, ...]
+    merge: Merge
+
+
+class Planner:
+    """Plans statements against a catalogue. Thread-safe; plans are kept by text, parameters and catalogue version."""
+
+    def __init__(self, *, cached_plans: int = CACHED_PLANS) -> None:
+        self._lock = threading.Lock()
+        self._plans: OrderedDict[object, _Planned] = OrderedDict()
+        self._binders: OrderedDict[object, Binder] = OrderedDict()
+        self._cached_plans = cached_plans
+
+    def plan(self, statements: Sequence[Statement], catalogue: Catalogue, *, now: datetime | None = None) -> Plan:
+        """One plan for all statements: equal fragments are fetched once, wave by wave.
+
+        `now` (aware) is what the clock of the statements shows, by default the moment of this call.
+        Raises BadRequest (SqlSyntax, SqlForbidden, SqlBind, ParameterError), TooLarge or NotDistributable, with the
+        member `statement` naming the one at fault.
+        """
+        moment = now or datetime.now(UTC)
+        planned = []
+        for statement in statements:
+            try:
+                planned.append(self._one(statement, catalogue, moment))
+            except MusterError as error:
+                error.extra.setdefault("statement", statement.id)
+                raise
+        return Plan(_joined([p.waves for p in planned]), tuple(p.merge for p in planned))
+
+    def binder(self, catalogue: Catalogue) -> Binder:
+        """The empty tables of a catalogue."""
+        key = (catalogue.version, tuple(sorted(catalogue.tables.items())))
+        with self._lock:
+            if key in self._binders:
+                self._binders.move_to_end(key)
+                return self._binders[key]
+        made = Binder(catalogue)
+        with self._lock:
+            kept = self._binders.setdefault(key, made)
+            while len(self._binders) > CACHED_CATALOGUES:
+                self._binders.popitem(last=False)
+        return kept
+
+    def _one(self, statement: Statement, catalogue: Catalogue, now: datetime) -> _Planned:
+        params.check(statement.params)
+        binder = self.binder(catalogue)
+        values = tuple(sorted((name, type(v).__name__, v) for name, v in statement.params.items()))
+        key = (statement.id, statement.sql, repr(values), statement.use_global, id(binder))
+        with self._lock:
+            if key in self._plans:
+                self._plans.move_to_end(key)
+                return self._plans[key]
+        planned, timeless = _plan(statement, binder, now)
+        if timeless:
+            with self._lock:
+                self._plans[key] = planned
+                while len(self._plans) > self._cached_plans:
+                    self._plans.popitem(last=False)
+        return planned
+
+
+def _plan(statement: Statement, binder: Binder, now: datetime) -> tuple[_Planned, bool]:
+    """Plan one statement. Also says whether the plan holds for any moment."""
+    guarded = guard(statement.sql, tables=binder.names)
+    try:
+        binder.prepare(guarded.tables)
+        tree = guarded.tree.copy()
+        names = _names(statement, tree, binder)
+        params.bind(tree, statement.params)
+        timeless = not clock.reads_clock(tree)
+        clock.freeze(tree, now)
+        types = binder.describe(write(tree))
+        if len(types) != len(names):
+            raise SqlForbidden(
+                "The statement cannot be written again without a change of its columns.",
+                hint="Name the columns instead of using a star.",
+            )
+        columns = tuple(ColumnType(n.name, t.type) for n, t in zip(names, types, strict=True))
+        canonical(tree)
+        exact = exactness(tree, binder)
+        builder = Builder(binder, use_global=statement.use_global)
+        tree = distribute(tree, builder)
+        merge = _merge(statement.id, tree, columns, exact, builder)
+        return _Planned(builder.waves(), merge), timeless
+    except RecursionError:
+        raise TooLarge("The statement nests too deeply.", hint="Name its parts in a WITH clause.") from None
+
+
+def _names(statement: Statement, tree: exp.Query, binder: Binder) -> tuple[ColumnType, ...]:
+    """Output names as the engine makes them up from the user's own text, parameters left as they stand."""
+    wanted = set(placeholders(tree))
+    given = {name: value for name, value in statement.params.items() if name in wanted}
+    if wanted - set(given):
+        params.bind(tree.copy(), statement.params)  # names the parameter that is missing
+    return binder.describe(statement.sql, given)
+
+
+def _merge(
+    statement: str, tree: exp.Query, columns: tuple[ColumnType, ...], exact: Sequence[OutputColumn], builder: Builder
+) -> Merge:
+    found = builder.describe(tree)
+    if [c.type for c in found] != [c.type for c in columns]:
+        raise Internal(
+            f"The plan of {statement} gives {[c.type for c in found]}, the statement {[c.type for c in columns]}."
+        )
+    _name_outputs(tree, columns)
+    outputs = tuple(
+        OutputColumn(c.name, c.type, exact[i].exactness if i < len(exact) else exact[-1].exactness)
+        for i, c in enumerate(columns)
+    )
+    return Merge(
+        statement=statement,
+        sql=write(tree),
+        columns=outputs,
+        fragments=builder.used(tree),
+        scalars=placeholders(tree),
+        nodes=reads_nodes(tree),
+    )
+
+
+def _name_outputs(tree: exp.Query, columns: tuple[ColumnType, ...]) -> None:
+    """Give the output columns of a SELECT without a star the names that the statement's would have."""
+    if not isinstance(tree, exp.Select) or len(tree.expressions) != len(columns):
+        return
+    if any(is_bare_star(n) for p in tree.expressions for n in p.walk()):
+        return
+    for projection, wanted in zip(list(tree.expressions), columns, strict=True):
+        if output_name(projection) is None:
+            projection.replace(exp.Alias(this=projection.copy(), alias=identifier(wanted.name)))
+
+
+def _joined(plans: Sequence[tuple[Wave, ...]]) -> tuple[Wave, ...]:
+    waves = []
+    seen_fragments: set[str] = set()
+    seen_scalars: set[str] = set()
+    for i in range(max((len(p) for p in plans), default=0)):
+        fragments: dict[str, Fragment] = {}
+        scalars: dict[str, Scalar] = {}
+        for plan in plans:
+            if i < len(plan):
+                fragments |= {f.id: f for f in plan[i].fragments if f.id not in seen_fragments}
+                scalars |= {s.id: s for s in plan[i].scalars if s.id not in seen_scalars}
+        seen_fragments |= set(fragments)
+        seen_scalars |= set(scalars)
+        waves.append(Wave(tuple(fragments.values()), tuple(scalars.values())))
+    return tuple(waves)

@@ -1,0 +1,177 @@
+"""Which columns and which conditions of a statement can go down to one of its tables.
+
+Both are only ever narrowed where it is certain: the gateway evaluates the statement as it was written, on rows and columns
+of which those it cannot need were left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlglot import exp
+
+from muster.sql.functions import functions
+from muster.sql.scopes import (
+    Source,
+    conjuncts,
+    enclosing_select,
+    function_name,
+    is_bare_star,
+    is_plain_source,
+    sources,
+)
+
+_OPAQUE = (exp.Query, exp.Exists, exp.Window, exp.Star, exp.Lambda, exp.Comprehension, exp.Columns, exp.Any, exp.All)
+
+
+@dataclass(frozen=True, slots=True)
+class Pushed:
+    """Conditions for the shard, over bare columns of the table, and the ranks that can hold such rows (None: any)."""
+
+    conditions: tuple[exp.Expr, ...] = ()
+    ranks: frozenset[int] | None = None
+
+
+def mentioned_columns(tree: exp.Expr, table: exp.Table, columns: list[str]) -> list[str]:
+    """Those of a table's columns that the statement can need: all where a star may mean them, else all it names."""
+    if _needs_all(tree, table, {c.lower() for c in columns}):
+        return columns
+    names = {i.name.lower() for i in tree.find_all(exp.Identifier)}
+    return [c for c in columns if c.lower() in names]
+
+
+def _needs_all(tree: exp.Expr, table: exp.Table, own: set[str]) -> bool:
+    alias = table.alias_or_name.lower()
+    select = enclosing_select(table)
+    if not is_plain_source(table) or select is None:
+        return True
+    if any(str(j.args.get("method") or "").upper() == "NATURAL" for j in select.args.get("joins") or []):
+        return True
+    for node in tree.walk():
+        if is_bare_star(node):
+            holder = enclosing_select(node)
+            if holder is select:
+                return True
+            column = node.parent
+            if isinstance(column, exp.Column) and column.table.lower() == alias:
+                return True
+        elif isinstance(node, exp.Columns) or function_name(node) == "columns":
+            return True
+        elif (
+            isinstance(node, exp.Column) and not node.table and node.name.lower() == alias and node.name.lower() not in own
+        ):
+            return True  # the alias as a value: the whole row
+    return False
+
+
+def pushed_conditions(table: exp.Table, own: list[str], others: dict[str, set[str] | None]) -> Pushed:
+    """Conditions of the SELECT around `table` that speak of this table only and hold for every row that can matter.
+
+    `own` are the table's columns; `others` maps the alias of each other source to its columns, None where unknown.
+    """
+    select = enclosing_select(table)
+    if select is None or not is_plain_source(table):
+        return Pushed()
+    found = sources(select)
+    mine = next((s for s in found if s.node is table), None)
+    if mine is None or not _keeps_all_rows(found, mine):
+        return Pushed()
+    where = select.args.get("where")
+    candidates = conjuncts(where.this if where is not None else None)
+    if mine.join is not None and not mine.join.args.get("side"):
+        candidates += conjuncts(mine.join.args.get("on"))
+    names = {c.lower() for c in own}
+    hidden = {n for columns in others.values() for n in (columns or ())}
+    unknown = any(columns is None for columns in others.values())
+    kept = []
+    for condition in candidates:
+        alone = _alone(condition, mine.alias, names, hidden, unknown)
+        if alone is not None:
+            kept.append(alone)
+    return Pushed(tuple(kept), ranks_of(kept))
+
+
+def _keeps_all_rows(found: list[Source], mine: Source) -> bool:
+    """Whether a condition on `mine` after the joins is the same as one before them."""
+    seen = mine.join is None
+    if mine.join is not None and not _is_inner(mine.join):
+        return False
+    for source in found:
+        if source is mine:
+            seen = True
+            continue
+        if source.join is None:
+            continue
+        side = str(source.join.args.get("side") or "").upper()
+        if seen and side in ("RIGHT", "FULL"):
+            return False
+    return True
+
+
+def _is_inner(join: exp.Join) -> bool:
+    kind = str(join.args.get("kind") or "").upper()
+    return kind in ("", "INNER", "CROSS") and not join.args.get("side") and not join.args.get("method")
+
+
+def _alone(condition: exp.Expr, alias: str, own: set[str], hidden: set[str], unknown: bool) -> exp.Expr | None:
+    """A copy of a condition over bare columns of the table, or None where it speaks of anything else."""
+    if any(isinstance(n, _OPAQUE) or not _is_plain_call(n) for n in condition.walk()):
+        return None
+    for column in condition.find_all(exp.Column):
+        name = column.name.lower()
+        if name not in own or column.args.get("db"):
+            return None
+        if column.table:
+            if column.table.lower() != alias:
+                return None
+        elif unknown or name in hidden:
+            return None
+    copy = condition.copy()
+    holder = exp.Paren(this=copy)  # so that the root itself can be replaced
+    for column in list(holder.find_all(exp.Column)):
+        column.set("table", None)
+    alone: exp.Expr = holder.this
+    return alone
+
+
+def _is_plain_call(node: exp.Expr) -> bool:
+    name = function_name(node)
+    return name is None or (name in functions().scalar and name not in ("unnest", "columns", "grouping", "grouping_id"))
+
+
+def ranks_of(conditions: list[exp.Expr]) -> frozenset[int] | None:
+    """Ranks that can satisfy the conditions, where they fix `_rank` by literals; None where they do not."""
+    ranks: frozenset[int] | None = None
+    for condition in conditions:
+        found = _ranks(condition)
+        if found is not None:
+            ranks = found if ranks is None else ranks & found
+    return ranks
+
+
+def _ranks(condition: exp.Expr) -> frozenset[int] | None:
+    if isinstance(condition, exp.EQ):
+        sides = [condition.this, condition.expression]
+        for column, value in (sides, sides[::-1]):
+            number = _whole(value)
+            if _is_rank(column) and number is not None:
+                return frozenset({number})
+    if isinstance(condition, exp.In) and _is_rank(condition.this) and condition.expressions:
+        numbers = [_whole(v) for v in condition.expressions]
+        if all(n is not None for n in numbers):
+            return frozenset(n for n in numbers if n is not None)
+    return None
+
+
+def _is_rank(node: exp.Expr) -> bool:
+    return isinstance(node, exp.Column) and node.name.lower() == "_rank"
+
+
+def _whole(node: exp.Expr) -> int | None:
+    """A whole number, written out or as a bound parameter."""
+    if isinstance(node, exp.Cast) and str(node.to.this.value).upper() == "BIGINT" and isinstance(node.this, exp.Literal):
+        node = node.this
+        return int(node.this) if node.this.removeprefix("-").isdigit() else None
+    if isinstance(node, exp.Literal) and not node.is_string and node.this.isdigit():
+        return int(node.this)
+    return None

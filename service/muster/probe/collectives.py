@@ -17,7 +17,9 @@ from collections.abc import Hashable, Sequence
 from time import perf_counter_ns, time_ns
 from typing import Any, Protocol
 
+from muster.probe.codec import Prefix
 from muster.probe.counter import StepCounter, ThreadState
+from muster.probe.ring import Ring
 
 _MAX_CACHED = 4096
 
@@ -34,7 +36,7 @@ class Who(Protocol):
 
 
 class Rows(Protocol):
-    """Where completed rows go."""
+    """Where rows go."""
 
     def write(self, row: tuple[Any, ...]) -> None: ...
 
@@ -42,10 +44,10 @@ class Rows(Protocol):
 class Slots(Protocol):
     """Where rows live that are not complete yet."""
 
-    def put(self, row: tuple[Any, ...]) -> int | None:
+    def put(self, row: tuple[Any, ...], prefix: Prefix = ...) -> int | None:
         """Write a row into a free slot and return the slot; None when there is none."""
 
-    def replace(self, slot: int, row: tuple[Any, ...]) -> None: ...
+    def replace(self, slot: int, row: tuple[Any, ...], prefix: Prefix = ...) -> None: ...
     def free(self, slot: int) -> None: ...
 
 
@@ -69,16 +71,33 @@ class Group:
         self.ranks_json = None if ranks is None else json.dumps(ranks, separators=(",", ":"))
 
 
+SIGNATURE = (
+    "rank", "world_size", "role", "op", "group_rank", "group_size", "participate_ranks", "tensor_shape", "tensor_dtype",
+    "bytes", "async_op", "pg_name",
+)  # fmt: skip
+"""Columns that repeat from step to step: encoded once for each operation, group, shape and type."""
+OPEN = (
+    "micro_step", "local_step", "global_step", "micro_batches", "seq", "occurrence", "thread_id", "start_ns",
+    "wait_start_ns", "peer", "in_splits", "out_splits",
+)  # fmt: skip
+"""Further columns that are known while an operation is in flight."""
+
+
 class Op:
     """One operation between its begin and its end. Only the log reads or writes it."""
 
     __slots__ = (
-        "head", "in_splits", "is_main", "launched", "out_splits", "peer", "seq", "slot", "start", "tail", "wait_start",
+        "in_splits", "is_main", "launched", "numbers", "occurrence", "out_splits", "peer", "prefix", "seq", "slot",
+        "start", "start_ns", "thread_id", "wait_start",
     )  # fmt: skip
 
-    head: tuple[Any, ...]
-    tail: tuple[Any, ...]
+    prefix: Prefix
+    numbers: tuple[int | None, ...]
+    occurrence: int
+    thread_id: int
+    is_main: bool
     start: int
+    start_ns: int
     launched: int | None
     wait_start: int | None
     slot: int | None
@@ -86,24 +105,24 @@ class Op:
     peer: int | None
     in_splits: str | None
     out_splits: str | None
-    is_main: bool
 
 
 class CollectiveLog:
     """Thread-safe; its methods never raise. Times are taken inside `begin`, `launched`, `wait_started` and `end`."""
 
     def __init__(
-        self, who: Who, counter: StepCounter, threads: ThreadState, rows: Rows, slots: Slots, errors: Errors
+        self, who: Who, counter: StepCounter, threads: ThreadState, ring: Ring, slots: Slots, errors: Errors
     ) -> None:
+        """`ring` and `slots` take rows whose first columns are `SIGNATURE`, as a prefix."""
         self._who = who
         self._counter = counter
         self._threads = threads
-        self._rows = rows
+        self._ring = ring
         self._slots = slots
         self._errors = errors
         self._groups: dict[Hashable, Group] = {}
         self._world: Group | None = None
-        self._shapes: dict[Hashable, str] = {}
+        self._prefixes: dict[Hashable, Prefix] = {}
 
     def group(self, name: str | None, ranks: Sequence[int] | None = None, rank: int | None = None) -> Group:
         """The group of this name and these members (global ranks), made once. Collectors keep it beside their own
@@ -147,29 +166,37 @@ class CollectiveLog:
         `seq`: sequence number in the group where the backend has one; may also be given to `end`.
         """
         try:
-            thread = self._threads
+            thread = self._threads.own
             counter = self._counter
             step = counter.local_step
             if thread.step != step:
                 thread.step = step
                 thread.occurrences = {}
             key = (op, group)
-            occurrence = thread.occurrences.get(key, 0)
-            thread.occurrences[key] = occurrence + 1
-            who = self._who
             new = Op()
-            new.head = (
-                counter.micro_step, step, counter.global_step, counter.micro_batches, who.rank, who.world_size, who.role,
-                op, group.rank, group.size, group.ranks_json, self._shape(shape), dtype, nbytes,
-            )  # fmt: skip
+            new.occurrence = thread.occurrences.get(key, 0)
+            thread.occurrences[key] = new.occurrence + 1
+            if shape.__class__ is list:
+                shape = tuple(shape)
+            signature = (op, group, shape, dtype, nbytes, async_op)
+            prefix = self._prefixes.get(signature)
+            new.prefix = self._prefix(signature) if prefix is None else prefix
+            new.numbers = (counter.micro_step, step, counter.global_step, counter.micro_batches)
             new.seq = seq
             new.peer = peer
-            new.in_splits = None if in_splits is None else _splits(in_splits)
-            new.out_splits = None if out_splits is None else _splits(out_splits)
+            new.in_splits = None if in_splits is None else _numbers(in_splits)
+            new.out_splits = None if out_splits is None else _numbers(out_splits)
             new.launched = new.wait_start = None
+            new.thread_id = thread.id
             new.is_main = thread.is_main
-            new.tail = (1 if async_op else 0, group.name, occurrence, thread.id, time_ns())
-            new.slot = self._slots.put(self._open_row(new))
+            new.start_ns = time_ns()
+            new.slot = self._slots.put(
+                (
+                    *new.numbers, seq, new.occurrence, thread.id, new.start_ns, None, peer, new.in_splits,
+                    new.out_splits,
+                ),
+                new.prefix,
+            )  # fmt: skip
             new.start = perf_counter_ns()
         except Exception as error:
             self._errors.count("collective.begin", error)
@@ -188,7 +215,14 @@ class CollectiveLog:
         try:
             op.wait_start = perf_counter_ns()
             if op.slot is not None:
-                self._slots.replace(op.slot, self._open_row(op))
+                self._slots.replace(
+                    op.slot,
+                    (
+                        *op.numbers, op.seq, op.occurrence, op.thread_id, op.start_ns,
+                        op.start_ns + op.wait_start - op.start, op.peer, op.in_splits, op.out_splits,
+                    ),
+                    op.prefix,
+                )  # fmt: skip
         except Exception as error:
             self._errors.count("collective.wait", error)
 
@@ -219,17 +253,18 @@ class CollectiveLog:
                     blocked_ns = op.launched - op.start
                     if op.wait_start is not None:
                         blocked_ns += now - op.wait_start
-            async_op, pg_name, occurrence, thread_id, start_ns = op.tail
-            wait_ns = None if op.wait_start is None else start_ns + op.wait_start - op.start
-            self._rows.write(
+            start_ns = op.start_ns
+            self._ring.write_prefixed(
+                op.prefix,
                 (
-                    *op.head, (total if duration_ns is None else duration_ns) / 1e6, async_op, pg_name,
-                    op.seq if seq is None else seq, occurrence, thread_id, start_ns, wait_ns, start_ns + total,
+                    *op.numbers, (total if duration_ns is None else duration_ns) / 1e6,
+                    op.seq if seq is None else seq, op.occurrence, op.thread_id, start_ns,
+                    None if op.wait_start is None else start_ns + op.wait_start - op.start, start_ns + total,
                     blocked_ns / 1e6, timing_source, op.peer, op.in_splits, op.out_splits,
                     None if error is None else _error_text(error),
-                )
+                ),
             )  # fmt: skip
-            if op.is_main and self._threads.is_main:
+            if op.is_main and self._threads.own.is_main:
                 self._counter.add_blocked(blocked_ns, timing_source)
         except Exception as problem:
             self._errors.count("collective.end", problem)
@@ -242,29 +277,28 @@ class CollectiveLog:
             slot, op.slot = op.slot, None
             self._slots.free(slot)
 
-    @staticmethod
-    def _open_row(op: Op) -> tuple[Any, ...]:
-        async_op, pg_name, occurrence, thread_id, start_ns = op.tail
-        wait_ns = None if op.wait_start is None else start_ns + op.wait_start - op.start
-        return (
-            *op.head, None, async_op, pg_name, op.seq, occurrence, thread_id, start_ns, wait_ns, None, None, None,
-            op.peer, op.in_splits, op.out_splits, None,
+    def forget(self) -> None:
+        """Rank, world size or role has changed: encode them anew."""
+        self._prefixes = {}
+
+    def _prefix(self, signature: tuple[Any, ...]) -> Prefix:
+        op, group, shape, dtype, nbytes, async_op = signature
+        who = self._who
+        text = shape if shape is None or isinstance(shape, str) else _numbers(shape)
+        made = self._ring.codec.prefix(
+            (
+                who.rank, who.world_size, who.role, op, group.rank, group.size, group.ranks_json, text, dtype, nbytes,
+                1 if async_op else 0, group.name,
+            )
         )  # fmt: skip
-
-    def _shape(self, shape: Sequence[int] | str | None) -> str | None:
-        if shape is None or isinstance(shape, str):
-            return shape
-        key = shape if isinstance(shape, tuple) else tuple(shape)
-        text = self._shapes.get(key)
-        if text is None:
-            text = json.dumps([int(n) for n in key], separators=(",", ":"))
-            if len(self._shapes) < _MAX_CACHED:
-                self._shapes[key] = text
-        return text
+        if len(self._prefixes) >= _MAX_CACHED:
+            self._prefixes = {}
+        self._prefixes[signature] = made
+        return made
 
 
-def _splits(splits: Sequence[int]) -> str:
-    return json.dumps([int(n) for n in splits], separators=(",", ":"))
+def _numbers(values: Sequence[int]) -> str:
+    return json.dumps([int(n) for n in values], separators=(",", ":"))
 
 
 def _error_text(error: BaseException | str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from threading import get_ident, get_native_id, local, main_thread
+from typing import Any
 
 BLOCKING_SOURCES = frozenset({"sync", "wait", "device"})
 """Timing sources whose times say how long the caller was blocked. `enqueue` says only how long the launch took."""
@@ -76,12 +77,21 @@ class StepCounter:
         self.micro_in_step = 0
 
 
-class ThreadState(local):
-    """What the recorder keeps per thread: its ids, its open spans, its occurrence counts of this step."""
+class OwnThread:
+    """What the recorder keeps of one thread: its ids, its open spans, its occurrence counts of this step."""
+
+    __slots__ = ("id", "is_main", "occurrences", "spans", "step")
 
     def __init__(self) -> None:
         self.id = get_native_id()
         self.is_main = get_ident() == main_thread().ident
         self.step = 0
         self.occurrences: dict[tuple[object, ...], int] = {}
-        self.spans: list[object] = []
+        self.spans: list[Any] = []
+
+
+class ThreadState(local):
+    """`own` is the calling thread's."""
+
+    def __init__(self) -> None:
+        self.own = OwnThread()

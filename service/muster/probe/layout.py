@@ -4,8 +4,9 @@ Every file starts with a header: magic `MUSTREC1`, format number, length and crc
 It says what the file is (`kind`), how long a row is, where rows start, how many fit, and how each column is stored, so that
 a reader of another version can tell what it does not understand. All numbers are little-endian.
 
-A row is `sequence u64 · null bits u64 · columns · crc32 u32`. The crc covers all before it. Sequences start at 1;
-0 is an empty row.
+A row is `columns · sequence u64 · null bits u64 · crc32 u32`. The crc covers all before it. Sequences start at 1;
+0 is an empty row. Columns lie in the order of `fields`; `at` is a column's place in the table, and bit n of the null
+bits belongs to `fields[n]`.
 
 | store | in the row | NULL |
 |---|---|---|
@@ -30,8 +31,7 @@ MAGIC = b"MUSTREC1"
 FORMAT = 1
 PAGE = 4096
 PRELUDE = struct.Struct("<8sIII")
-ROW_HEAD = struct.Struct("<QQ")
-CRC = struct.Struct("<I")
+ROW_TAIL = struct.Struct("<QQI")  # sequence, null bits, crc
 MAX_COLUMNS = 64
 MAX_INLINE = 254
 MAX_AREA = 4096
@@ -46,7 +46,7 @@ INT_MAX = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A column as it is stored. `cap` is the most bytes of an `inline` or `area` text."""
+    """A column as it is stored. `cap` is the most bytes of an `inline` or `area` text, `at` its place in the table."""
 
     name: str
     type: str
@@ -54,6 +54,7 @@ class Field:
     cap: int = 0
     json: bool = False
     unit: str = ""
+    at: int = 0
 
     @property
     def code(self) -> str:
@@ -61,21 +62,23 @@ class Field:
         return f"{self.cap + 1}p" if self.store == "inline" else _CODES[self.store]
 
 
-def fields_of(columns: Sequence[Column], *, inline: bool = False) -> tuple[Field, ...]:
-    """How columns are stored: texts with `text_bytes` in the text area, or within the row (`inline`), others interned."""
-    return tuple(_field(c, inline) for c in columns)
+def fields_of(columns: Sequence[Column], *, inline: bool = False, first: Sequence[str] = ()) -> tuple[Field, ...]:
+    """How columns are stored: texts with `text_bytes` in the text area, or within the row (`inline`), others interned.
+    The columns named in `first` come first, in that order."""
+    order = {name: i - len(first) for i, name in enumerate(first)}
+    made = [_field(c, inline, at) for at, c in enumerate(columns)]
+    return tuple(sorted(made, key=lambda f: order.get(f.name, f.at)))
 
 
-def _field(column: Column, inline: bool) -> Field:
-    store = _TYPES.get(column.type)
-    if store is not None:
-        return Field(column.name, column.type, store, unit=column.unit)
-    if not column.text_bytes:
-        return Field(column.name, column.type, "interned", json=column.json, unit=column.unit)
-    if inline:
-        cap = min(column.text_bytes, MAX_INLINE)
-        return Field(column.name, column.type, "inline", cap, column.json, column.unit)
-    return Field(column.name, column.type, "area", min(column.text_bytes, MAX_AREA), column.json, column.unit)
+def _field(column: Column, inline: bool, at: int) -> Field:
+    store, cap = _TYPES.get(column.type), 0
+    if store is None and not column.text_bytes:
+        store = "interned"
+    elif store is None and inline:
+        store, cap = "inline", min(column.text_bytes, MAX_INLINE)
+    elif store is None:
+        store, cap = "area", min(column.text_bytes, MAX_AREA)
+    return Field(column.name, column.type, store, cap, column.json, column.unit, at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +111,8 @@ class Header:
     def table(self) -> Table:
         """The table that a ring describes. Meanings are not kept in files."""
         schema, _, name = self.name.partition(".")
-        columns = tuple(Column(f.name, f.type, "", f.unit, f.json, f.cap) for f in self.fields)  # type: ignore[arg-type]
+        fields = sorted(self.fields, key=lambda f: f.at)
+        columns = tuple(Column(f.name, f.type, "", f.unit, f.json, f.cap) for f in fields)  # type: ignore[arg-type]
         return Table(schema, name, "", columns, key_time=self.key_time)
 
 
@@ -158,7 +162,7 @@ def decode_header(raw: bytes) -> Header:
         fields = tuple(Field(**f) for f in value.pop("fields"))
         key = value.pop("key_time")
         header = Header(**value, fields=fields, key_time=None if key is None else (str(key[0]), int(key[1])))
-        row = row_struct(fields).size + CRC.size if fields else header.row_bytes
+        row = row_bytes(fields) if fields else header.row_bytes
     except (TypeError, ValueError, KeyError, struct.error) as error:
         raise BadFile(f"header not understood: {error}") from error
     if header.endian != "little" or len(fields) > MAX_COLUMNS or header.row_bytes != row:
@@ -169,39 +173,13 @@ def decode_header(raw: bytes) -> Header:
 
 
 def row_struct(fields: Sequence[Field]) -> struct.Struct:
-    """The fixed part of a row, without its crc."""
-    return struct.Struct("<QQ" + "".join(f.code for f in fields))
+    """A whole row: columns, sequence, null bits, crc."""
+    return struct.Struct("<" + "".join(f.code for f in fields) + "QQI")
 
 
-Encoder = Callable[[int, tuple[Any, ...]], bytes]
-
-
-def encoder(
-    fields: Sequence[Field], interned: Sequence[Mapping[str | None, int]], texts: Sequence[Callable[[Any], Any]]
-) -> Encoder:
-    """A function that makes the bytes of a row from its sequence number and values.
-
-    `interned[i]` maps a text (or None) to its number; `texts[i]` stores an inline or area text and returns what goes
-    into the row, None for NULL. The function is compiled once for the columns, as dataclasses compile their methods: a
-    loop over 30 columns would cost more than everything else. It raises what struct raises for values that do not fit.
-    """
-    names = [f"c{i}" for i in range(len(fields))]
-    lines = ["def encode(seq, row):", f"    {', '.join(names)}, = row", "    nulls = 0"]
-    scope: dict[str, Any] = {"pack": row_struct(fields).pack, "crc32": zlib.crc32, "crc": CRC.pack}
-    for i, (name, field) in enumerate(zip(names, fields, strict=True)):
-        if field.store == "interned":
-            scope[f"s{i}"] = interned[i]
-            lines.append(f"    {name} = s{i}[{name}]")
-            continue
-        if field.store in ("inline", "area"):
-            scope[f"t{i}"] = texts[i]
-            lines.append(f"    if {name} is not None: {name} = t{i}({name})")
-        empty = "b''" if field.store == "inline" else "0"
-        lines.append(f"    if {name} is None: nulls |= {1 << i}; {name} = {empty}")
-    lines += [f"    body = pack(seq, nulls, {', '.join(names)})", "    return body + crc(crc32(body))"]
-    exec("\n".join(lines), scope)  # noqa: S102 - made from column positions only, never from names or values
-    made: Encoder = scope["encode"]
-    return made
+def row_bytes(fields: Sequence[Field]) -> int:
+    """Bytes of a row."""
+    return row_struct(fields).size
 
 
 def coerce(fields: Sequence[Field], row: Sequence[Any]) -> tuple[tuple[Any, ...], int]:

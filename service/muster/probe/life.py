@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from muster.probe import errorlog, files, strings
+from muster.probe.codec import OnError
 from muster.probe.errorlog import ErrorLog
 from muster.probe.identity import Identity, boot_id, start_ticks
 from muster.probe.layout import PAGE, Field, Header, fields_of, frame
@@ -144,26 +145,26 @@ class Life:
         at = self._meta_version % 2 * len(raw)
         self._meta[at : at + len(raw)] = raw
 
-    def ring(self, table: Table, share: int, on_error: Callable[[str, BaseException | str], None]) -> Ring:
-        """A new ring for a table with at most `share` bytes of the budget. Raises OSError or ValueError if there is no
-        room (the budget is then as before)."""
+    def ring(self, table: Table, share: int, on_error: OnError, *, first: Sequence[str] = ()) -> Ring:
+        """A new ring for a table with at most `share` bytes of the budget; the columns named in `first` come as a prefix.
+        Raises OSError or ValueError if there is no room (the budget is then as before)."""
         size = min(share, self.left) // PAGE * PAGE
-        header = self._header("ring", table.full_name, fields_of(table.columns), table.key_time)
-        ring = Ring(self.directory, header, size, self.strings, on_error)
+        header = self._header("ring", table.full_name, fields_of(table.columns, first=first), table.key_time)
+        ring = Ring(self.directory, header, size, self.strings, on_error, prefixed=len(first))
         self.left -= size
         return ring
 
-    def slots(
-        self, name: str, fields: tuple[Field, ...], count: int, on_error: Callable[[str, BaseException | str], None]
-    ) -> SlotFile:
+    def slots(self, name: str, fields: tuple[Field, ...], count: int, on_error: OnError, *, prefixed: int = 0) -> SlotFile:
         """A new file of slots. Raises OSError if there is no room."""
-        made = SlotFile(self.directory, self._header("slots", name, fields), count, self.strings, on_error)
+        header = self._header("slots", name, fields)
+        made = SlotFile(self.directory, header, count, self.strings, on_error, prefixed=prefixed)
         self.left -= made.header.rows_offset + made.header.rows * made.header.row_bytes
         return made
 
-    def in_flight(self, columns: Sequence[Column], count: int) -> SlotFile:
-        """The slots of operations in flight: the columns of their table, long texts within the row."""
-        return self.slots(IN_FLIGHT, fields_of(columns, inline=True), count, self.errors.count)
+    def in_flight(self, columns: Sequence[Column], count: int, *, first: Sequence[str]) -> SlotFile:
+        """The slots of operations in flight: columns of their table, long texts within the row."""
+        fields = fields_of(columns, inline=True, first=first)
+        return self.slots(IN_FLIGHT, fields, count, self.errors.count, prefixed=len(first))
 
     def open_spans(self, count: int) -> SlotFile:
         """The slots of open spans."""

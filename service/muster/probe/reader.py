@@ -25,7 +25,7 @@ from typing import Any
 
 from muster.model import JOB_ID
 from muster.probe import errorlog, files, strings
-from muster.probe.layout import FORMAT, PAGE, ROW_HEAD, BadFile, unframe
+from muster.probe.layout import FORMAT, PAGE, BadFile, unframe
 from muster.probe.life import IN_FLIGHT, META, META_PAGES, OPEN_SPANS
 from muster.probe.lock import LOCK_FILE, LockProbe
 from muster.probe.reading import DataFile, RowDecoder, Texts
@@ -138,6 +138,7 @@ class RingReader:
     def _read_on(self, found: dict[int, tuple[Any, ...]], max_rows: int) -> bool:
         """Read forward from the next expected row. False when the writer has gone once around meanwhile."""
         assert self._file is not None
+        assert self._decoder is not None
         header = self._file.header
         size, count = header.row_bytes, header.rows
         expected, missing = self._next, 0
@@ -152,8 +153,8 @@ class RingReader:
             if len(raw) < size:
                 break
             for at in range(0, len(raw) - size + 1, size):
-                number = ROW_HEAD.unpack_from(raw, at)[0]
-                row = self._decode(raw, at, number == expected)
+                number = self._decoder.sequence(raw, at)
+                row = self._decoder.row(raw, at) if number == expected else None
                 if row is not None:
                     found[expected] = row
                     for hole in skipped:
@@ -161,7 +162,7 @@ class RingReader:
                     skipped.clear()
                     missing = 0
                     self._next = expected + 1
-                elif number > expected and self._decode(raw, at, True) is not None:
+                elif number > expected and self._decoder.row(raw, at) is not None:
                     return False
                 else:
                     missing += 1
@@ -174,6 +175,7 @@ class RingReader:
     def _read_all(self, found: dict[int, tuple[Any, ...]], max_rows: int) -> None:
         """Read the whole ring: after a lap, or at the first call on an old ring."""
         assert self._file is not None
+        assert self._decoder is not None
         header = self._file.header
         size = header.row_bytes
         whole: dict[int, tuple[Any, ...]] = {}
@@ -182,9 +184,9 @@ class RingReader:
             take = min(left, max(_CHUNK // size, 1))
             raw = self._file.read(offset, take * size)
             for at in range(0, len(raw) - size + 1, size):
-                row = self._decode(raw, at, True)
-                if row is not None and row[0] >= self._next:
-                    whole[row[0]] = row
+                row = self._decoder.row(raw, at)
+                if row is not None and row[-3] >= self._next:
+                    whole[row[-3]] = row
             if len(raw) < take * size:
                 break
             offset += take * size
@@ -206,21 +208,18 @@ class RingReader:
     def _retry_holes(self, found: dict[int, tuple[Any, ...]]) -> None:
         """Rows that were claimed but not whole last time: whole now, or lost for good."""
         assert self._file is not None
+        assert self._decoder is not None
         header = self._file.header
         now = time.monotonic()
         for number, since in list(self._holes.items()):
             raw = self._file.read(header.rows_offset + number % header.rows * header.row_bytes, header.row_bytes)
-            row = self._decode(raw, 0, True)
-            if row is not None and row[0] == number:
+            row = self._decoder.row(raw)
+            if row is not None and row[-3] == number:
                 found[number] = row
                 del self._holes[number]
-            elif now - since > _HOLE_SECONDS or (row is not None and row[0] > number):
+            elif now - since > _HOLE_SECONDS or (row is not None and row[-3] > number):
                 self.lost += 1
                 del self._holes[number]
-
-    def _decode(self, raw: bytes, at: int, wanted: bool) -> tuple[Any, ...] | None:
-        assert self._decoder is not None
-        return self._decoder.row(raw, at) if wanted else None
 
 
 class LifeDir:
@@ -347,7 +346,7 @@ class LifeDir:
             header = file.header
             raw = file.read(header.rows_offset, header.rows * header.row_bytes)
             for at in range(0, len(raw) - header.row_bytes + 1, header.row_bytes):
-                if ROW_HEAD.unpack_from(raw, at)[0] == 0:
+                if decoder.sequence(raw, at) == 0:
                     continue
                 row = decoder.row(raw, at)
                 for _ in range(3):  # it was being written: look again
@@ -358,7 +357,7 @@ class LifeDir:
                     rows.append(row)
                 else:
                     torn += 1
-            columns = decoder.columns(sorted(rows, key=lambda r: int(r[0])))
+            columns = decoder.columns(sorted(rows, key=lambda r: int(r[-3])))
         except (OSError, BadFile) as error:
             self._count(f"reader.{name}", error)
             rows = []

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from muster.probe.layout import CRC, NOT_KEPT, PAGE, BadFile, Field, Header, decode_header, header_length, row_struct
+from muster.probe.layout import NOT_KEPT, PAGE, ROW_TAIL, BadFile, Field, Header, decode_header, header_length, row_struct
 from muster.probe.ring import TEXT_ENTRY
 from muster.probe.strings import ENTRY, MAX_TEXT
 
@@ -108,27 +108,32 @@ class RowDecoder:
         self.text_lost = 0
 
     def row(self, raw: bytes, at: int = 0) -> tuple[Any, ...] | None:
-        """The row at an offset as (sequence, nulls, values …), stored form; None if it is empty, torn or cut short."""
+        """The row at an offset in its stored form; None if it is empty, torn or cut short. `row[-3]` is its sequence."""
         end = at + self._struct.size
-        if len(raw) < end + CRC.size:
-            return None
-        if zlib.crc32(memoryview(raw)[at:end]) != CRC.unpack_from(raw, end)[0]:
+        if len(raw) < end:
             return None
         row = self._struct.unpack_from(raw, at)
-        return row if row[0] else None
+        if not row[-3] or zlib.crc32(memoryview(raw)[at : end - 4]) != row[-1]:
+            return None
+        return row
+
+    def sequence(self, raw: bytes, at: int) -> int:
+        """The sequence of the row at an offset, right or not."""
+        return int(ROW_TAIL.unpack_from(raw, at + self._struct.size - ROW_TAIL.size)[0])
 
     def columns(self, rows: Sequence[tuple[Any, ...]]) -> dict[str, list[Any]]:
-        """Values by column, None for NULL."""
+        """Values by column in the table's order, None for NULL."""
+        fields = sorted(enumerate(self.fields), key=lambda item: item[1].at)
         if not rows:
-            return {f.name: [] for f in self.fields}
+            return {f.name: [] for _, f in fields}
         stored = list(zip(*rows, strict=True))
-        nulls = stored[1]
+        nulls = stored[-2]
         some = 0
         for bits in nulls:
             some |= bits
         out: dict[str, list[Any]] = {}
-        for i, field in enumerate(self.fields):
-            values: Sequence[Any] = stored[i + 2]
+        for i, field in fields:
+            values: Sequence[Any] = stored[i]
             if field.store == "interned":
                 texts = {number: self._texts[number] for number in set(values)}
                 out[field.name] = [texts[v] for v in values]

@@ -9,7 +9,7 @@ from threading import RLock
 from time import perf_counter_ns, time_ns
 from typing import Any
 
-from muster.probe.collectives import CollectiveLog
+from muster.probe.collectives import OPEN, SIGNATURE, CollectiveLog
 from muster.probe.counter import StepCounter, ThreadState
 from muster.probe.errorlog import ErrorLog
 from muster.probe.identity import Identity
@@ -35,6 +35,8 @@ MOST_SLOTS, FEW_SLOTS = 256, 64
 ROOMY = 1 << 20
 CUSTOM_TEXT_BYTES = 128
 CUSTOM_TYPES: Mapping[type, str] = {int: "BIGINT", float: "DOUBLE", str: "VARCHAR", bool: "BOOLEAN"}
+_FIRST: Mapping[str, tuple[str, ...]] = {COMM_COLLECTIVE.full_name: SIGNATURE}
+_IN_FLIGHT_COLUMNS = tuple(c for c in COMM_COLLECTIVE.columns if c.name in SIGNATURE + OPEN)
 _TABLE_NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}\.[a-z_][a-z0-9_]{0,62}")
 _COLUMN_NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 
@@ -84,7 +86,7 @@ class Recorder:
         self._rings: dict[str, Ring] = {}
         self._writers: dict[str, TableWriter] = {}
         slots = MOST_SLOTS if life.left >= ROOMY else FEW_SLOTS
-        self._in_flight = life.in_flight(COMM_COLLECTIVE.columns, slots)
+        self._in_flight = life.in_flight(_IN_FLIGHT_COLUMNS, slots, first=SIGNATURE)
         self._open_spans = life.open_spans(slots)
         self._budget = life.left
         rings = {name: self._make(REGISTRY[name]) for name in SHARES}
@@ -137,6 +139,7 @@ class Recorder:
             self.identity.role = role
         if rank is not None and rank != self.identity.rank:
             self._count("identity", f"recording as rank {self.identity.rank}, the process group says {rank}")
+        self.collectives.forget()
         self.write_meta()
 
     def checkpoint(
@@ -211,7 +214,8 @@ class Recorder:
 
     def _make(self, table: Table) -> Ring:
         share = int(self._budget * SHARES.get(table.full_name, OTHER_SHARE))
-        ring = self.life.ring(table, max(share, MIN_RING), self.errors.count)
+        first = _FIRST.get(table.full_name, ())
+        ring = self.life.ring(table, max(share, MIN_RING), self.errors.count, first=first)
         self._rings[table.full_name] = ring
         return ring
 

@@ -16,15 +16,14 @@ from itertools import count
 from threading import RLock
 from typing import Any
 
+from muster.probe.codec import NO_PREFIX, OnError, Prefix, RowCodec
 from muster.probe.files import create_file
-from muster.probe.layout import CRC, Field, Header, coerce, cut, encoder, row_struct
+from muster.probe.layout import Field, Header, cut, row_bytes
 from muster.probe.strings import StringTable
 
 SUFFIX = ".ring"
 TEXT_ENTRY = struct.Struct("<QIH")  # place, crc32 of the text, length
 _TEXT_SHARE = 3  # a table with long texts keeps a third of its bytes for them
-
-OnError = Callable[[str, BaseException | str], None]
 
 
 class TextArea:
@@ -61,21 +60,31 @@ class TextArea:
 
 
 class Ring:
-    """Writes one ring file. `write` never raises."""
+    """Writes one ring file. `write` and `write_prefixed` never raise."""
 
-    def __init__(self, directory: int, header: Header, size: int, strings: StringTable, on_error: OnError) -> None:
+    def __init__(
+        self,
+        directory: int,
+        header: Header,
+        size: int,
+        strings: StringTable,
+        on_error: OnError,
+        *,
+        prefixed: int = 0,
+    ) -> None:
         """`header`: name, fields and origin; its sizes are worked out here from `size`, the bytes the file may take.
+        `prefixed`: how many of the first fields `write_prefixed` gets as a prefix.
         Raises OSError when the file cannot be made, ValueError when not even two rows fit."""
-        row_bytes = row_struct(header.fields).size + CRC.size
-        rows_offset = len(replace(header, row_bytes=row_bytes, rows=size, text_bytes=size, text_offset=size).encode())
+        wide = row_bytes(header.fields)
+        rows_offset = len(replace(header, row_bytes=wide, rows=size, text_bytes=size, text_offset=size).encode())
         has_area = any(f.store == "area" for f in header.fields)
         text_bytes = (size - rows_offset) // _TEXT_SHARE if has_area else 0
-        rows = (size - rows_offset - text_bytes) // row_bytes
+        rows = (size - rows_offset - text_bytes) // wide
         if rows < 2 or (has_area and text_bytes < 2 * TEXT_ENTRY.size):
             raise ValueError(f"{size} bytes are too few for {header.name}")
-        text_offset = rows_offset + rows * row_bytes
+        text_offset = rows_offset + rows * wide
         self.header = replace(
-            header, row_bytes=row_bytes, rows=rows, rows_offset=rows_offset, text_offset=text_offset, text_bytes=text_bytes
+            header, row_bytes=wide, rows=rows, rows_offset=rows_offset, text_offset=text_offset, text_bytes=text_bytes
         )
         descriptor = create_file(header.name + SUFFIX, directory, text_offset + text_bytes)
         mapping = mmap.mmap(descriptor, text_offset + text_bytes)
@@ -86,37 +95,50 @@ class Ring:
         self._on_error = on_error
         self._next = count(1).__next__
         area = TextArea(mapping, text_offset, text_bytes)
-        self._encode = encoder(
+        self.codec = RowCodec(
+            header.name,
             header.fields,
+            prefixed,
             [strings.column() if f.store == "interned" else {} for f in header.fields],
             [area.writer(f) if f.store == "area" else str for f in header.fields],
+            on_error,
         )
-        self._place = (rows, row_bytes, rows_offset)
+        self._prefixed = prefixed
+        self._encode = self.codec.encode
+        self._rows = rows
+        self._row_bytes = wide
+        self._offset = rows_offset
 
     def write(self, row: tuple[Any, ...]) -> None:
-        """Write one row: one value per column, None for NULL. What does not fit its column is made to fit or becomes NULL,
-        and is counted."""
+        """Write one row: one value per column in the table's order, None for NULL. What does not fit its column is made to
+        fit or becomes NULL, and is counted."""
+        prefix = NO_PREFIX
+        if self._prefixed:
+            try:
+                prefix, row = self.codec.split(row)
+            except Exception as error:
+                self._on_error(f"row.{self.header.name}", error)
+                return
+        self.write_prefixed(prefix, row)
+
+    def write_prefixed(self, prefix: Prefix, rest: tuple[Any, ...]) -> None:
+        """Write one row whose first columns are encoded already."""
         mapping = self._map
         if mapping is None:
             return
         number = self._next()
-        rows, size, offset = self._place
-        at = offset + number % rows * size
+        at = self._offset + number % self._rows * self._row_bytes
         try:
-            mapping[at : at + size] = self._encode(number, row)
+            mapping[at : at + self._row_bytes] = self._encode(number, prefix, rest)
         except Exception as error:
-            self._write_coerced(mapping, at, number, row, error)
+            self._write_fitted(mapping, at, number, prefix, rest, error)
 
-    def _write_coerced(self, mapping: mmap.mmap, at: int, number: int, row: tuple[Any, ...], error: BaseException) -> None:
+    def _write_fitted(
+        self, mapping: mmap.mmap, at: int, number: int, prefix: Prefix, rest: tuple[Any, ...], error: BaseException
+    ) -> None:
         try:
-            if self._map is None:
-                return
-            values, bad = coerce(self.header.fields, row)
-            raw = self._encode(number, values)
-            mapping[at : at + len(raw)] = raw
-            if bad:
-                self._on_error(f"value.{self.header.name}", error)
-        except Exception as problem:  # the row's number stays unused: readers count it as lost
+            mapping[at : at + self._row_bytes] = self.codec.encode_fitted(number, prefix, rest, error)
+        except Exception as problem:  # the number stays unused: readers count its row as lost
             self._on_error(f"row.{self.header.name}", problem)
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from muster.probe.collectives import Errors, Rows, Slots, Who
-from muster.probe.counter import StepCounter, ThreadState
+from muster.probe.counter import OwnThread, StepCounter, ThreadState
 
 TIMED_PHASES = frozenset({"data", "forward", "backward", "optimizer"})
 """Phases whose time on the main thread is summed into the columns of python.torch_step_timing."""
@@ -80,7 +80,7 @@ class Spans:
         `location_depth`: whose file and line to keep: 1 is the caller of `open`, 2 the caller of that; 0 means nobody's.
         Returns what `close` needs; None after an error, which `close` accepts."""
         try:
-            thread = self._threads
+            thread = self._threads.own
             span = Span(self, name, phase)
             if name == STEP_SPAN:
                 self.synthesise = False
@@ -89,7 +89,7 @@ class Spans:
                 span.attributes = _json(attributes)
             if location_depth:
                 span.location = _location(location_depth)
-            stack: list[Any] = thread.spans
+            stack = thread.spans
             if stack:
                 span.parent = stack[-1].span_id
                 span.trace_id = stack[-1].trace_id
@@ -110,8 +110,8 @@ class Spans:
             return
         now = perf_counter_ns()
         try:
-            thread = self._threads
-            stack: list[Any] = thread.spans
+            thread = self._threads.own
+            stack = thread.spans
             if span in stack:
                 while stack:
                     inner = stack.pop()
@@ -130,7 +130,7 @@ class Spans:
     def event(self, name: str, attributes: dict[str, Any] | None = None, *, location_depth: int = 0) -> None:
         """Write one event, inside the span that is open on this thread."""
         try:
-            thread = self._threads
+            thread = self._threads.own
             parent = thread.spans[-1] if thread.spans else (self._step if thread.is_main else None)
             counter = self._counter
             self._rows.write(
@@ -145,7 +145,7 @@ class Spans:
 
     def open_phases(self) -> set[str]:
         """Phases of the spans that are open on this thread."""
-        stack: list[Any] = self._threads.spans
+        stack = self._threads.own.spans
         return {s.phase for s in stack if s.phase is not None}
 
     def step_boundary(self, end: int, end_ns: int, begin: int, begin_ns: int) -> None:
@@ -153,7 +153,7 @@ class Spans:
         times by both clocks (`perf_counter_ns`, ns since the epoch)."""
         if not self.synthesise:
             return
-        thread = self._threads
+        thread = self._threads.own
         last = self._step
         if last is None:  # the first step: nobody knew that it was one until it ended
             last = self._new_step(begin)
@@ -164,7 +164,7 @@ class Spans:
         """Begin the synthesised span of the step in progress. Called after the counters moved on."""
         if self.synthesise:
             self._step = self._new_step(begin)
-            self._begin(self._step, self._threads, begin_ns)
+            self._begin(self._step, self._threads.own, begin_ns)
 
     def _new_step(self, begin: int) -> Span:
         span = Span(self, STEP_SPAN, None)
@@ -174,10 +174,10 @@ class Spans:
     def _drop_step(self) -> None:
         """End the synthesised span early: the script has its own."""
         if self._step is not None:
-            self._end(self._step, perf_counter_ns(), self._threads, None)
+            self._end(self._step, perf_counter_ns(), self._threads.own, None)
             self._step = None
 
-    def _begin(self, span: Span, thread: ThreadState, start_ns: int, *, slot: bool = True) -> None:
+    def _begin(self, span: Span, thread: OwnThread, start_ns: int, *, slot: bool = True) -> None:
         counter = self._counter
         span.span_id = next(self._ids)
         span.trace_id = span.trace_id or span.span_id
@@ -192,7 +192,7 @@ class Spans:
             span.slot = self._slots.put((thread.id, span.span_id, span.name, span.phase, start_ns, thread.is_main))
         span.start = span.start or perf_counter_ns()
 
-    def _end(self, span: Span, now: int, thread: ThreadState, error: BaseException | None) -> None:
+    def _end(self, span: Span, now: int, thread: OwnThread, error: BaseException | None) -> None:
         span.closed = True
         if span.slot is not None:
             slot, span.slot = span.slot, None

@@ -98,10 +98,11 @@ def run(options: RunOptions, environ: Mapping[str, str] = os.environ) -> int:
     roots = files.roots(options.directory, environ)
     for root in roots:
         sweep(root, options.keep_s, keep=options.job)
-    if options.agent:
-        ensure_agent(options, roots, environ)
+    agent = ensure_agent(options, roots, environ) if options.agent else None
     started = time()
     code = _run_command(options.command, {**environ, **added})
+    if agent is not None:
+        _look_after_agent(agent)
     if code != 0 and options.bundle:
         _say_bundle(options, roots, code, started)
     return code
@@ -166,14 +167,33 @@ def ensure_agent(options: RunOptions, roots: Sequence[Path], environ: Mapping[st
         own = {k: v for k, v in environ.items() if k not in ("RANK", "LOCAL_RANK")}
         if options.token:
             own["MUSTER_TOKEN"] = options.token
-        process = subprocess.Popen(  # noqa: S603 - our own command
-            words, env=own, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-        )
-        os.close(log)
+        try:
+            return os.posix_spawnp(
+                words[0],
+                words,
+                own,
+                file_actions=[
+                    (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                    (os.POSIX_SPAWN_DUP2, log, 1),
+                    (os.POSIX_SPAWN_DUP2, log, 2),
+                ],
+                setsid=True,
+            )
+        finally:
+            os.close(log)
     except OSError as error:
         print(f"muster: no agent started: {error}", file=sys.stderr)
         return None
-    return process.pid
+
+
+def _look_after_agent(pid: int) -> None:
+    """Say so if the agent that was started is gone already: then nobody serves what was recorded."""
+    try:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+    except ChildProcessError:
+        return
+    if ended and status:
+        print(f"muster: the agent has ended (status {os.waitstatus_to_exitcode(status)}); see agent.log", file=sys.stderr)
 
 
 def agent_serves(root: Path, job: str) -> bool:

@@ -1,0 +1,183 @@
+"""What registrations say of a job, put together: nodes, generations, ranks. Pure; the clock comes in as an argument."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+
+from muster.model import ColumnType, JobView, RankInfo, RankStatus, ShardInfo, ShardKind
+from muster.protocol import NodeRank, Registration
+
+_KIND_ORDER = {kind: i for i, kind in enumerate(ShardKind)}
+_BEGINNING = datetime.min.replace(tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeEntry:
+    """The newest registration of a node, and when it came (the gateway's clock)."""
+
+    node: str
+    registration: Registration
+    seen_at: datetime
+    first_seen: datetime
+
+    @property
+    def clock_offset_s(self) -> float | None:
+        """Clock of the node minus clock of the gateway, transit included."""
+        said = self.registration.now
+        return None if said is None else (said - self.seen_at).total_seconds()
+
+
+@dataclass(slots=True)
+class JobEntry:
+    """A job: its nodes, and every rank ever seen of each of its generations."""
+
+    job: str
+    first_seen: datetime
+    nodes: dict[str, NodeEntry] = field(default_factory=dict)
+    ranks: dict[str, dict[int, RankInfo]] = field(default_factory=dict)  # by generation
+    world_sizes: dict[str, int] = field(default_factory=dict)  # by generation
+    started: dict[str, datetime] = field(default_factory=dict)  # newest start of a rank, by generation
+
+    @property
+    def last_seen(self) -> datetime:
+        return max((n.seen_at for n in self.nodes.values()), default=self.first_seen)
+
+
+def merge(entry: JobEntry, node: str, said: Registration, now: datetime) -> bool:
+    """Take a registration in. Returns whether it says more than that the node is still there."""
+    old = entry.nodes.get(node)
+    entry.nodes[node] = NodeEntry(node, said, now, old.first_seen if old else now)
+    changed = old is None or _essence(old.registration) != _essence(said)
+    for rank in said.ranks:
+        generation = rank.generation or ""
+        known = entry.ranks.setdefault(generation, {})
+        claimed = known.get(rank.rank)
+        if claimed is not None and claimed.node != node and not _takes_over(entry, claimed, said, rank):
+            continue
+        known[rank.rank] = _rank_info(rank, node, said, now)
+        start = rank.started_at or now
+        entry.started[generation] = max(entry.started.get(generation, start), start)
+        if said.world_size is not None:
+            size = max(entry.world_sizes.get(generation, 0), said.world_size)
+            entry.world_sizes[generation] = size
+    return changed
+
+
+def forget_node(entry: JobEntry, node: str) -> bool:
+    """A node deregisters: nothing can be asked there any more. Its ranks stay in the roster."""
+    return entry.nodes.pop(node, None) is not None
+
+
+def view(entry: JobEntry, now: datetime, expires_s: float) -> JobView:
+    """The newest generation of a job: every expected rank, and the shards that serve them.
+
+    A shard whose heartbeat is overdue is still asked, since it may just be cut off from here; its ranks are `stale`.
+    """
+    generations = newest_first(entry)
+    if not generations:
+        return JobView(entry.job, None, _declared_size(entry), _all_missing(_declared_size(entry)), (), now)
+    generation = generations[0]
+    known = entry.ranks[generation]
+    size = max(entry.world_sizes.get(generation, 0), max(known, default=-1) + 1)
+    ranks = []
+    for number in range(size):
+        info = known.get(number)
+        if info is None:
+            ranks.append(RankInfo(number, generation))
+            continue
+        overdue = info.node is None or _overdue(entry.nodes.get(info.node), now, expires_s)
+        ranks.append(replace(info, status=RankStatus.STALE) if overdue and info.status is RankStatus.RUNNING else info)
+    shards = tuple(
+        s for s in (_shard(n, ranks, now, expires_s) for n in sorted(entry.nodes.values(), key=lambda n: n.node)) if s
+    )
+    return JobView(entry.job, generation, size, tuple(ranks), shards, now, tuple(generations[1:]))
+
+
+def newest_first(entry: JobEntry) -> list[str]:
+    """Generations, the one whose ranks started last first."""
+    return sorted(entry.ranks, key=lambda g: entry.started.get(g, _BEGINNING), reverse=True)
+
+
+def prune(entry: JobEntry, keep_generations: int) -> None:
+    """Forget the oldest generations, so that a job that restarts for ever stays small."""
+    for generation in newest_first(entry)[keep_generations:]:
+        del entry.ranks[generation]
+        entry.world_sizes.pop(generation, None)
+        entry.started.pop(generation, None)
+
+
+def _rank_info(rank: NodeRank, node: str, said: Registration, now: datetime) -> RankInfo:
+    return RankInfo(
+        rank=rank.rank,
+        generation=rank.generation or "",
+        node=node,
+        host=said.host,
+        addr=said.addr,
+        local_rank=rank.local_rank,
+        local_world_size=rank.local_world_size,
+        node_rank=rank.node_rank if rank.node_rank is not None else said.node_rank,
+        role=rank.role,
+        role_name=rank.role_name,
+        role_rank=rank.role_rank,
+        role_world_size=rank.role_world_size,
+        pid=rank.pid,
+        status=RankStatus(rank.status),
+        started_at=rank.started_at,
+        last_seen=rank.last_seen or now,
+        last_progress_s=rank.last_progress_s,
+    )
+
+
+def _takes_over(entry: JobEntry, claimed: RankInfo, said: Registration, rank: NodeRank) -> bool:
+    """Two nodes claim a rank of one generation: the better kind of shard has it, then the process that started last."""
+    holder = entry.nodes.get(claimed.node) if claimed.node is not None else None
+    if holder is None:
+        return True
+    mine, theirs = _KIND_ORDER[ShardKind(said.kind)], _KIND_ORDER[ShardKind(holder.registration.kind)]
+    if mine != theirs:
+        return mine < theirs
+    return (rank.started_at or _BEGINNING) > (claimed.started_at or _BEGINNING)
+
+
+def _shard(node: NodeEntry, ranks: Iterable[RankInfo], now: datetime, expires_s: float) -> ShardInfo | None:
+    mine = tuple(r.rank for r in ranks if r.node == node.node)
+    if not mine:
+        return None
+    said = node.registration
+    tables = None
+    if said.tables is not None:
+        tables = {f"{t.schema_}.{t.name}": tuple(ColumnType(c.name, c.type) for c in t.columns) for t in said.tables}
+    return ShardInfo(
+        id=node.node,
+        kind=ShardKind(said.kind),
+        addr=said.addr,
+        host=said.host,
+        ranks=mine,
+        node_rank=said.node_rank,
+        tables=tables,
+        engine=f"{said.engine.name} {said.engine.version}" if said.engine else None,
+        profile=dict(said.engine.profile) if said.engine else None,
+        alive=not _overdue(node, now, expires_s),
+        last_seen=node.seen_at,
+        clock_offset_s=node.clock_offset_s,
+    )
+
+
+def _overdue(node: NodeEntry | None, now: datetime, expires_s: float) -> bool:
+    return node is None or (now - node.seen_at).total_seconds() > expires_s
+
+
+def _declared_size(entry: JobEntry) -> int:
+    return max((n.registration.world_size or 0 for n in entry.nodes.values()), default=0)
+
+
+def _all_missing(size: int) -> tuple[RankInfo, ...]:
+    return tuple(RankInfo(r) for r in range(size))
+
+
+def _essence(said: Registration) -> object:
+    """What of a registration is worth keeping over a restart: all but the clocks."""
+    ranks = [r.model_copy(update={"last_seen": None, "last_progress_s": None}) for r in said.ranks]
+    return said.model_copy(update={"now": None, "ranks": ranks})

@@ -77,7 +77,10 @@ class Registry:
         return RegistrationAnswer(heartbeat_s=self._heartbeat_s, expires_s=self._expires_s)
 
     def deregister(self, job: str, node: str) -> None:
-        """A node leaves: nothing is asked there any more; its ranks stay in the roster. Raises JobNotFound, NodeNotFound."""
+        """A node leaves: nothing is asked there any more; its ranks stay in the roster.
+
+        Raises JobNotFound, NodeNotFound.
+        """
         with self._lock:
             if not roster.forget_node(self._entry(job), node):
                 raise NodeNotFound(f"Job {job} has no node {node}.", hint="See /jobs/{job}/nodes for those that it has.")

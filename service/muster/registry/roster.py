@@ -57,6 +57,7 @@ def merge(entry: JobEntry, node: str, said: Registration, now: datetime) -> bool
         if claimed is not None and claimed.node != node and not _takes_over(entry, claimed, said, rank):
             continue
         known[rank.rank] = _rank_info(rank, node, said, now)
+        _leave_provisional(entry, known[rank.rank])
         start = rank.started_at or now
         entry.started[generation] = max(entry.started.get(generation, start), start)
         if said.world_size is not None:
@@ -106,6 +107,20 @@ def prune(entry: JobEntry, keep_generations: int) -> None:
         del entry.ranks[generation]
         entry.world_sizes.pop(generation, None)
         entry.started.pop(generation, None)
+
+
+def _leave_provisional(entry: JobEntry, info: RankInfo) -> None:
+    """A process changes its generation once, when the process group gives the final id: it is in one generation only."""
+    for generation, known in list(entry.ranks.items()):
+        old = known.get(info.rank)
+        if generation == info.generation or old is None:
+            continue
+        if (old.node, old.pid, old.started_at) == (info.node, info.pid, info.started_at):
+            del known[info.rank]
+            if not known:
+                del entry.ranks[generation]
+                entry.world_sizes.pop(generation, None)
+                entry.started.pop(generation, None)
 
 
 def _rank_info(rank: NodeRank, node: str, said: Registration, now: datetime) -> RankInfo:

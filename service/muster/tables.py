@@ -152,7 +152,7 @@ TRACE_EVENT = Table(
         _text("phase", "forward, backward, optimizer, data, checkpoint, eval; NULL for none"),
         _int("time", "clock of the host", "ns since the epoch"),
         _int("thread_id", "operating-system id of the thread"),
-        _text("location", "file:line of the code", text_bytes=96),
+        _text("location", "file:line of the code"),
         _text("attributes", "attributes of the span", json=True, text_bytes=160),
         _text("event_attributes", "attributes of the event", json=True, text_bytes=160),
         _int("local_step", "steps since this process started"),

@@ -263,3 +263,13 @@ def test_wrong_names_of_tables_are_counted_and_rows_dropped(recorder: Recorder, 
     assert rows(life, "a.b") == [{"a": 1}]
     assert sum(v for k, v in life.errors().items() if k.startswith("table.")) == 8
     assert life.errors()["row.a.b"] == 1
+
+
+def test_the_end_of_recording_ends_the_step_in_progress(tmp_path: Path) -> None:
+    recorder = make_recorder(tmp_path)
+    recorder.steps.boundary("user")
+    recorder.close()
+    life = discover(tmp_path, "job")[0]
+    assert life.open_spans() == []
+    assert [r["record_type"] for r in rows(life, TRACE)] == ["span_start", "span_end"] * 2
+    life.close()

@@ -94,6 +94,7 @@ class ExitWatch:
             last = recorder.counter.global_step - 1 if recorder.counter.completed else None
             row = (time_ns(), recorder.identity.rank, kind, code, None, exception, message, last)
             recorder.table(PROCESS_EXIT.full_name).write(row)
+            recorder.spans.finish()
         except Exception as error:
             recorder.count_error("exit", error)
 

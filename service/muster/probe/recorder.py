@@ -183,6 +183,7 @@ class Recorder:
     def close(self) -> None:
         """Stop writing and give the lock up. The files stay for the agent."""
         if self.active:
+            self.spans.finish()
             self.active = False
             self._let_go()
             self.life.close()

@@ -16,6 +16,7 @@ from muster.probe.counter import OwnThread, StepCounter, ThreadState
 TIMED_PHASES = frozenset({"data", "forward", "backward", "optimizer"})
 """Phases whose time on the main thread is summed into the columns of python.torch_step_timing."""
 STEP_SPAN = "train.step"
+_MAX_LOCATIONS = 4096
 
 
 class Span:
@@ -48,8 +49,9 @@ class Span:
 
 
 class Spans:
-    """Thread-safe; its methods never raise. Span ids are unique in the job: rank, start of this life and a count are
-    mixed into 63 bits (20 + 16 + 27)."""
+    """Thread-safe; its methods never raise. Place and attributes of a span are in its `span_start` row only.
+
+    Span ids are unique in the job: rank, start of this life and a count are mixed into 63 bits (20 + 16 + 27)."""
 
     def __init__(
         self,
@@ -69,6 +71,7 @@ class Spans:
         self._errors = errors
         life = (started_ns // 1_000_000) & 0xFFFF
         self._ids = count(((who.rank & 0xFFFFF) << 43) | (life << 27) | 1)
+        self._locations: dict[tuple[str, int], str] = {}
         self._step: Span | None = None
         self._step_number = (0, 0)
         self.synthesise = True
@@ -88,7 +91,7 @@ class Spans:
             if attributes:
                 span.attributes = _json(attributes)
             if location_depth:
-                span.location = _location(location_depth)
+                span.location = self._location(location_depth)
             stack = thread.spans
             if stack:
                 span.parent = stack[-1].span_id
@@ -136,12 +139,20 @@ class Spans:
             self._rows.write(
                 (
                     "event", getattr(parent, "trace_id", None), getattr(parent, "span_id", None), None, name, None,
-                    time_ns(), thread.id, _location(location_depth) if location_depth else None, None,
+                    time_ns(), thread.id, self._location(location_depth) if location_depth else None, None,
                     _json(attributes) if attributes else None, counter.local_step, counter.global_step, self._who.rank,
                 )
             )  # fmt: skip
         except Exception as error:
             self._errors.count("event", error)
+
+    def finish(self) -> None:
+        """The process ends or recording stops: end the synthesised span of the step in progress."""
+        try:
+            self._drop_step()
+            self.synthesise = False
+        except Exception as error:
+            self._errors.count("span.finish", error)
 
     def open_phases(self) -> set[str]:
         """Phases of the spans that are open on this thread."""
@@ -166,13 +177,25 @@ class Spans:
             self._step = self._new_step(begin)
             self._begin(self._step, self._threads.own, begin_ns)
 
+    def _location(self, depth: int) -> str:
+        """The last two parts of the path and the line of the frame that is `depth` calls above this one's caller."""
+        frame = sys._getframe(depth + 1)
+        key = (frame.f_code.co_filename, frame.f_lineno)
+        known = self._locations.get(key)
+        if known is None:
+            directory, name = os.path.split(frame.f_code.co_filename)
+            known = f"{os.path.basename(directory)}/{name}:{frame.f_lineno}"
+            if len(self._locations) < _MAX_LOCATIONS:
+                self._locations[key] = known
+        return known
+
     def _new_step(self, begin: int) -> Span:
         span = Span(self, STEP_SPAN, None)
         span.start = begin
         return span
 
     def _drop_step(self) -> None:
-        """End the synthesised span early: the script has its own."""
+        """End the synthesised span before its step ends."""
         if self._step is not None:
             self._end(self._step, perf_counter_ns(), self._threads.own, None)
             self._step = None
@@ -202,7 +225,7 @@ class Spans:
         self._rows.write(
             (
                 "span_end", span.trace_id, span.span_id, span.parent, span.name, span.phase,
-                span.start_ns + now - span.start, thread.id, span.location, span.attributes, note,
+                span.start_ns + now - span.start, thread.id, None, None, note,
                 counter.local_step, counter.global_step, self._who.rank,
             )
         )  # fmt: skip
@@ -210,10 +233,3 @@ class Spans:
 
 def _json(attributes: dict[str, Any]) -> str:
     return json.dumps(attributes, default=str, ensure_ascii=False, separators=(",", ":"))
-
-
-def _location(depth: int) -> str:
-    """The last two parts of the file's path and the line of the frame that is `depth` calls above this one's caller."""
-    frame = sys._getframe(depth + 1)
-    directory, name = os.path.split(frame.f_code.co_filename)
-    return f"{os.path.basename(directory)}/{name}:{frame.f_lineno}"

@@ -33,8 +33,9 @@ class Binder:
         self._tables = {name.lower(): (name, columns) for name, columns in catalogue.tables.items()}
         self._tables[NODES_TABLE] = (NODES_TABLE, tuple(ColumnType(c.name, c.type) for c in NODES.columns))
         self._made: set[str] = set()
+        self._checked: dict[str, bool] = {}
         self._connection = duckdb.connect(
-            ":memory:", config={"threads": "1", "enable_external_access": "false", "memory_limit": "256MB"}
+            ":memory:", config={"threads": "1", "enable_external_access": "false", "python_enable_replacements": "false"}
         )
         self._connection.execute("ATTACH ':memory:' AS \"global\"; USE \"global\"; SET TimeZone = 'UTC'")
         self._connection.execute("SET lock_configuration = true")
@@ -67,20 +68,35 @@ class Binder:
                 raise _bind_error(error, sql) from None
         return tuple(ColumnType(str(row[0]), str(row[1])) for row in rows)
 
-    def arrow(self, sql: str, relation: str | None = None, rows: pa.Table | None = None) -> pa.Table:
-        """Run a statement on the empty tables, with `rows` registered as `relation` if given."""
+    def over_arrow(self, sql: str) -> tuple[tuple[ColumnType, ...], pa.Schema]:
+        """The columns of a statement as they are after a way over Arrow, and its Arrow schema. Raises SqlBind."""
         with self._lock:
             try:
-                if relation is not None:
-                    self._connection.register(relation, rows)
+                rows: pa.Table = self._connection.sql(sql).to_arrow_table()
+                self._connection.register("over_arrow", rows)
                 try:
-                    answer: pa.Table = self._connection.sql(sql).to_arrow_table()
-                    return answer
+                    found = self._connection.execute("DESCRIBE SELECT * FROM over_arrow").fetchall()
                 finally:
-                    if relation is not None:
-                        self._connection.unregister(relation)
+                    self._connection.unregister("over_arrow")
             except duckdb.Error as error:
                 raise _bind_error(error, sql) from None
+        return tuple(ColumnType(str(r[0]), str(r[1])) for r in found), rows.schema
+
+    def state_fits(self, restored: str, stored: pa.DataType) -> bool:
+        """Whether a restored state (`to_aggregate_state(CAST(NULL AS …), …)`) is stored exactly as the exported one is.
+
+        The engine casts states silently: with another type, a wrong number comes out and no error.
+        """
+        key = f"{restored} {stored}"
+        known = self._checked.get(key)
+        if known is None:
+            try:
+                _, schema = self.over_arrow(f"SELECT {restored} AS s")
+                known = schema.field(0).type.equals(stored)
+            except SqlBind:
+                known = False
+            self._checked[key] = known
+        return known
 
     def prepare(self, tables: Collection[str]) -> None:
         """Make those tables, once. Raises NotDistributable for a column whose type is not one."""

@@ -1,16 +1,54 @@
-"""Choosing the route of every part of a statement, from the outside in."""
+"""Choosing the route of every part of a statement, from the outside in.
+
+A query is tried as a whole first: local or top-k when it is placed, partial when its aggregates can be split. What does
+not fit is descended into; tables that are left over are gathered. A WITH clause comes after the body that uses it, so that
+a CTE which the body took with it to the shards is dropped, not fetched for nothing.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from sqlglot import exp
 
 from muster.sql.builder import Builder
 from muster.sql.gather import gather_all
+from muster.sql.local import push_local
+from muster.sql.partial import push_partial
+from muster.sql.scopes import cte_of, nested_queries
+
+Rule = Callable[[exp.Select, Builder], bool]
+RULES: tuple[Rule, ...] = (push_local, push_partial)
+"""In the order in which they are tried. Each replaces the SELECT in place and says so, or leaves it alone."""
 
 
-def distribute(tree: exp.Query, builder: Builder) -> exp.Query:
+def distribute(tree: exp.Query, builder: Builder, rules: tuple[Rule, ...] = RULES) -> exp.Query:
     """Replace what the shards can do by fragments. Gives the tree for the gateway (the given one is changed)."""
     holder = exp.Subquery(this=tree)
-    gather_all(tree, builder)
-    result: exp.Query = holder.this
-    return result
+    _descend(tree, builder, rules)
+    body: exp.Query = holder.this
+    gather_all(body, builder)
+    body.pop()
+    return body
+
+
+def _descend(query: exp.Expr, builder: Builder, rules: tuple[Rule, ...]) -> None:
+    if isinstance(query, exp.Select) and any(rule(query, builder) for rule in rules):
+        return
+    for inner in list(nested_queries(query)):
+        _descend(inner, builder, rules)
+    with_ = query.args.get("with_")
+    if with_ is not None:
+        for cte in reversed(list(with_.expressions)):
+            if not _is_used(cte, query):
+                cte.pop()
+            else:
+                _descend(cte.this, builder, rules)
+        if not with_.expressions:
+            query.set("with_", None)
+
+
+def _is_used(cte: exp.Expr, holder: exp.Expr) -> bool:
+    """Whether anything still reads a CTE. What was taken to the shards has its own copy."""
+    name = cte.alias.lower()
+    return any(table.name.lower() == name and not table.db and cte_of(table) is cte for table in holder.find_all(exp.Table))

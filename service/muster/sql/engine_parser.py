@@ -32,7 +32,7 @@ class EngineParser:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._connection = duckdb.connect(
-            ":memory:", config={"threads": "1", "enable_external_access": "false", "lock_configuration": "true"}
+            ":memory:", config={"threads": "1", "enable_external_access": "false", "python_enable_replacements": "false"}
         )
         rows = self._connection.execute("SELECT type_name, logical_type FROM duckdb_types() WHERE internal").fetchall()
         self._types = {str(name).upper(): str(logical).upper() for name, logical in rows}

@@ -23,6 +23,7 @@ from muster.sql.guard import guard
 from muster.sql.plan import Catalogue, Fragment, Merge, OutputColumn, Plan, Scalar, Statement, Wave
 from muster.sql.scalars import placeholders
 from muster.sql.scopes import is_bare_star, output_name
+from muster.sql.waves import extract
 
 CACHED_PLANS = 512
 CACHED_CATALOGUES = 16
@@ -114,6 +115,7 @@ def _plan(statement: Statement, binder: Binder, now: datetime) -> tuple[_Planned
         canonical(tree)
         exact = exactness(tree, binder)
         builder = Builder(binder, use_global=statement.use_global)
+        extract(tree, builder, distribute)
         tree = distribute(tree, builder)
         merge = _merge(statement.id, tree, columns, exact, builder)
         return _Planned(builder.waves(), merge), timeless

@@ -108,7 +108,7 @@ def function_name(node: exp.Expr) -> str | None:
 def aggregates(select: exp.Select) -> list[exp.Expr]:
     """The aggregate calls of a SELECT itself, each with its FILTER or WITHIN GROUP around it; not those under OVER."""
     found = []
-    for node in own_nodes(select, _clauses(select)):
+    for node in own_nodes(select, clauses(select)):
         if function_name(node) in functions().aggregate:
             outer = whole_call(node)
             if not (isinstance(outer.parent, exp.Window) and outer.parent.this is outer):
@@ -127,24 +127,24 @@ def whole_call(node: exp.Expr) -> exp.Expr:
 
 def windows(select: exp.Select) -> list[exp.Window]:
     """The window calls of a SELECT itself."""
-    return [n for n in own_nodes(select, _clauses(select)) if isinstance(n, exp.Window)]
+    return [n for n in own_nodes(select, clauses(select)) if isinstance(n, exp.Window)]
 
 
 def has_subquery(select: exp.Select) -> bool:
     """Whether the expressions of a SELECT hold a query."""
-    return any(True for clause in _clauses(select) for _ in clause.find_all(exp.Select, exp.SetOperation, exp.Exists))
+    return any(True for clause in clauses(select) for _ in clause.find_all(exp.Select, exp.SetOperation, exp.Exists))
 
 
 def makes_rows(select: exp.Select) -> bool:
     """Whether a call in the SELECT list makes several rows of one."""
-    return any(function_name(n) in _SET_RETURNING for n in own_nodes(select, _clauses(select)))
+    return any(function_name(n) in _SET_RETURNING for n in own_nodes(select, clauses(select)))
 
 
 def has_star(select: exp.Select) -> bool:
     """Whether the SELECT list names columns without saying which: `*`, `t.*`, COLUMNS(…)."""
     return any(
         is_bare_star(n) or isinstance(n, exp.Columns) or function_name(n) == "columns"
-        for n in own_nodes(select, _clauses(select))
+        for n in own_nodes(select, clauses(select))
     )
 
 
@@ -205,7 +205,7 @@ def cte_of(table: exp.Table) -> exp.CTE | None:
     return None
 
 
-def _clauses(select: exp.Select) -> list[exp.Expr]:
+def clauses(select: exp.Select) -> list[exp.Expr]:
     """The expressions of a SELECT: everything but FROM and WITH."""
     parts: list[exp.Expr] = []
     for key, value in select.args.items():

@@ -20,7 +20,7 @@ from muster.sql.dialect import write
 from muster.sql.distribute import distribute
 from muster.sql.exactness import exactness
 from muster.sql.guard import guard
-from muster.sql.plan import Catalogue, Fragment, Merge, OutputColumn, Plan, Scalar, Statement, Wave
+from muster.sql.plan import Catalogue, Exactness, Fragment, Merge, OutputColumn, Plan, Scalar, Statement, Wave
 from muster.sql.scalars import placeholders
 from muster.sql.scopes import is_bare_star, output_name
 from muster.sql.waves import extract
@@ -113,7 +113,7 @@ def _plan(statement: Statement, binder: Binder, now: datetime) -> tuple[_Planned
             )
         columns = tuple(ColumnType(n.name, t.type) for n, t in zip(names, types, strict=True))
         canonical(tree)
-        exact = exactness(tree, binder)
+        exact = exactness(tree, binder, len(columns))
         builder = Builder(binder, use_global=statement.use_global)
         extract(tree, builder, distribute)
         tree = distribute(tree, builder)
@@ -133,7 +133,7 @@ def _names(statement: Statement, tree: exp.Query, binder: Binder) -> tuple[Colum
 
 
 def _merge(
-    statement: str, tree: exp.Query, columns: tuple[ColumnType, ...], exact: Sequence[OutputColumn], builder: Builder
+    statement: str, tree: exp.Query, columns: tuple[ColumnType, ...], exact: Sequence[Exactness], builder: Builder
 ) -> Merge:
     found = builder.describe(tree)
     if [c.type for c in found] != [c.type for c in columns]:
@@ -141,10 +141,7 @@ def _merge(
             f"The plan of {statement} gives {[c.type for c in found]}, the statement {[c.type for c in columns]}."
         )
     _name_outputs(tree, columns)
-    outputs = tuple(
-        OutputColumn(c.name, c.type, exact[i].exactness if i < len(exact) else exact[-1].exactness)
-        for i, c in enumerate(columns)
-    )
+    outputs = tuple(OutputColumn(c.name, c.type, label) for c, label in zip(columns, exact, strict=True))
     return Merge(
         statement=statement,
         sql=write(tree),

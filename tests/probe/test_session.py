@@ -96,10 +96,34 @@ def test_a_launchers_environment_gives_the_identity(session: Path, monkeypatch: 
     assert meta is not None
     assert (meta.rank, meta.world_size, meta.local_rank, meta.local_world_size, meta.node_rank) == (5, 8, 1, 4, 1)
     assert (meta.role_name, meta.role_rank, meta.role_world_size, meta.node) == ("trainer", 5, 8, "n1")
-    assert meta.generation.startswith("run7-2")
+    assert meta.generation.startswith("run7-")
     assert meta.generation.endswith(".2")
     assert not meta.generation_final
     assert meta.gateway == "http://127.0.0.1:1"
+
+
+def test_names_of_attributes_and_columns_are_free(session: Path) -> None:
+    probe.start(job="a")
+    with probe.span("s", name="n", self="x"):
+        probe.event("e", name="n")
+    probe.table("t.x", name=str, self=int).row(name="n", self=1)
+    life = discover(session, "a")[0]
+    assert rows(life, "t.x") == [{"name": "n", "self": 1}]
+    assert rows(life, "python.trace_event")[0]["attributes"] == '{"name":"n","self":"x"}'
+
+
+def test_ranks_of_one_launcher_share_a_generation_and_a_restart_has_another(script: Script, tmp_path: Path) -> None:
+    source = """
+        import os
+        import muster.probe as probe
+        assert probe.start(job="j")
+    """
+    for rank, restart in ((0, "0"), (1, "0"), (2, "1")):
+        finish(script(source, RANK=str(rank), WORLD_SIZE="3", TORCHELASTIC_RESTART_COUNT=restart))
+    metas = [life.meta() for life in discover(tmp_path / "root", "j")]
+    zero, one, two = (m.generation for m in metas if m is not None)
+    assert zero == one
+    assert two == f"{zero}.1"
 
 
 def test_the_generation_becomes_final_once(session: Path) -> None:
@@ -378,3 +402,58 @@ def test_starting_is_fast(session: Path) -> None:
     probe.start(job="a", collect="none")
     assert time.perf_counter() - began < 0.5
     shutil.rmtree(session / "a", ignore_errors=True)
+
+
+def test_a_reader_beside_a_busy_writer_sees_only_whole_rows_and_counts_the_rest(script: Script, tmp_path: Path) -> None:
+    process = script(
+        """
+        import sys, threading, time
+        import muster.probe as probe
+        assert probe.start(job="j", ring_bytes=600_000, rank=0, world_size=2)
+        recorder = probe.current()
+        table = recorder.custom("t.n", {"a": int, "b": int, "text": str})
+        log = recorder.collectives
+        group = log.group("world", [0, 1])
+        print("ready", flush=True)
+        end = time.monotonic() + 2
+        n = 0
+        while time.monotonic() < end:
+            for _ in range(200):
+                n += 1
+                table.write((n, n * 7, str(n) if n % 5 == 0 else None))
+                log.end(log.begin("all_reduce", group, nbytes=n, seq=n))
+            time.sleep(0.001)
+        print(n, flush=True)
+        """
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    (life,) = discover(tmp_path / "root", "j")
+    table, log = life.reader("t.n"), life.reader("python.comm_collective")
+    seen, in_log, last = 0, 0, 0
+    while process.poll() is None:
+        flying = life.in_flight()
+        assert all(b == s for b, s in zip(flying.columns["bytes"], flying.columns["seq"], strict=True))
+        batch = table.read_new()
+        columns = batch.columns
+        for a, b, text in zip(columns["a"], columns["b"], columns["text"], strict=True):
+            assert b == a * 7
+            assert text in (None, str(a))
+            last = max(last, a)
+        seen += batch.rows
+        rows_of_log = log.read_new()
+        assert rows_of_log.columns["bytes"] == rows_of_log.columns["seq"]
+        in_log += rows_of_log.rows
+    total = int(process.stdout.read())
+    seen += table.read_new().rows
+    in_log += log.read_new().rows
+    time.sleep(0.6)  # what is not whole by now never will be
+    seen += table.read_new().rows
+    in_log += log.read_new().rows
+    assert seen + table.lost == total
+    assert in_log + log.lost == total
+    assert last <= total
+    assert min(seen, in_log) > 0
+    assert life.in_flight().rows == 0
+    assert not [place for place in life.errors() if place.startswith("reader.")]
+    life.close()

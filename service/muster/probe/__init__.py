@@ -79,13 +79,13 @@ def step(n: int | None = None, *, tokens: int | None = None, loss: Any = None) -
         recorder.steps.boundary("user", global_step=n, tokens=tokens, loss=loss)
 
 
-def span(name: str, phase: str | None = None, **attributes: Any) -> SpanScope:
+def span(name: str, /, phase: str | None = None, **attributes: Any) -> SpanScope:
     """A context manager that records what runs inside as a span. `phase`: data, forward, backward, optimizer, checkpoint,
     eval, compile or None. An exception passes through and is noted."""
     return SpanScope(SESSION.recorder, name, phase, attributes)
 
 
-def event(name: str, **attributes: Any) -> None:
+def event(name: str, /, **attributes: Any) -> None:
     """Record that something happened."""
     recorder = SESSION.recorder
     if recorder is not None:
@@ -120,7 +120,7 @@ def collective(
     )  # fmt: skip
 
 
-def table(name: str, **columns: type) -> TableWriter:
+def table(name: str, /, **columns: type) -> TableWriter:
     """Declare a table of your own: `table("my.metrics", reward=float, episode=int, tag=str, done=bool)`; then
     `.row(reward=…)` writes a row. Works before `start()` too: rows are written while the process records."""
     return _LateTable(name, columns)
@@ -147,7 +147,7 @@ class _LateTable(TableWriter):
         if writer is not None:
             writer.write(row)
 
-    def row(self, **values: Any) -> None:
+    def row(self, /, **values: Any) -> None:
         writer = self._current()
         if writer is not None:
             writer.row(**values)

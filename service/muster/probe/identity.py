@@ -6,7 +6,6 @@ import os
 import socket
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -80,8 +79,9 @@ def identity(arguments: Mapping[str, Any], environ: Mapping[str, str] = os.envir
 
 
 def provisional_generation(environ: Mapping[str, str] = os.environ) -> str:
-    """The generation until the ranks have agreed on one: MUSTER_GENERATION, else the launcher's run id and the time when
-    the parent process (the launcher) started, which all ranks of a node share; with the launcher's restart count."""
+    """The generation until the ranks have agreed on one: MUSTER_GENERATION, else the launcher's run id and the start of the
+    parent process (the launcher), which all ranks of a node share; with the launcher's restart count. Where the parent
+    is not visible the start of this process stands in."""
     restart = environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     suffix = "" if restart in ("", "0") else f".{restart}"
     given = environ.get("MUSTER_GENERATION")
@@ -90,9 +90,8 @@ def provisional_generation(environ: Mapping[str, str] = os.environ) -> str:
     run = environ.get("TORCHELASTIC_RUN_ID", "")
     if run in ("", "none"):
         run = environ.get("SLURM_JOB_ID", "") or "run"
-    started = process_started(os.getppid())
-    when = datetime.fromtimestamp(started, UTC).strftime("%Y%m%dT%H%M%S") if started else str(os.getppid())
-    return f"{run}-{when}{suffix}"
+    ticks = start_ticks(os.getppid()) or start_ticks(os.getpid()) or 0
+    return f"{run}-{(boot_id() or '')[:4]}{ticks:x}{suffix}"
 
 
 def start_ticks(pid: int) -> int | None:
@@ -110,18 +109,6 @@ def boot_id() -> str | None:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         return None
-
-
-def process_started(pid: int) -> float | None:
-    """When a process started, in whole seconds since the epoch: boot time plus its start ticks."""
-    ticks = start_ticks(pid)
-    try:
-        for line in Path("/proc/stat").read_text().splitlines():
-            if line.startswith("btime ") and ticks is not None:
-                return int(line.split()[1]) + ticks // int(os.sysconf("SC_CLK_TCK"))
-    except (OSError, ValueError, IndexError):
-        pass
-    return None
 
 
 def _text(environ: Mapping[str, str], names: tuple[str, ...]) -> str | None:

@@ -56,7 +56,7 @@ class TableWriter:
         if self._ring is not None:
             self._ring.write(row)
 
-    def row(self, **values: Any) -> None:
+    def row(self, /, **values: Any) -> None:
         """Write one row by column names; what is not named is NULL. An unknown name is counted as an error."""
         if self._ring is None:
             return

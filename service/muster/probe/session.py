@@ -76,6 +76,8 @@ class Session:
             return
         try:
             collectors.install(recorder, names)
+            recorder.collectors = names
+            recorder.write_meta()
         except Exception as error:
             recorder.count_error("collectors", error)
 

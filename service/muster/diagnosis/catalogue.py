@@ -1,0 +1,204 @@
+"""The diagnoses that there are: files of queries/, checked as a whole when they are loaded.
+
+Checked is all that can be without a job: the format, that every statement binds (steps on empty tables of the registry,
+the rest on empty results of the steps), and that every message reads columns that its finding has. A catalogue that loads
+cannot fail on a typing mistake later.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import muster
+from muster.diagnosis.params import parse
+from muster.diagnosis.schema import LANGS, Diagnosis, Parameter
+from muster.diagnosis.source import Path_, Source
+from muster.diagnosis.template import fields
+from muster.diagnosis.workspace import COVERAGE, ROSTER, Desk, Workspace
+from muster.errors import ConfigError, DiagnosisNotFound, MusterError, SqlBind
+from muster.model import ColumnType, Kind, Severity
+from muster.sql import params
+from muster.sql.bind import Binder
+from muster.sql.dialect import write
+from muster.sql.guard import guard
+from muster.sql.plan import Catalogue, ParamValue
+from muster.tables import NODES, REGISTRY
+
+PACKAGED = Path(muster.__file__).parent / "_queries"
+_SAMPLES: Mapping[str, ParamValue] = {"int": 1, "float": 1.0, "bool": True, "text": "x"}
+_TYPED = {"ranks": "[]", "victims": "[]", "hosts": "VARCHAR[]"}
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A diagnosis, where it came from, and the columns of each step's result."""
+
+    diagnosis: Diagnosis
+    path: Path
+    columns: Mapping[str, tuple[ColumnType, ...]]
+
+
+class DiagnosisCatalogue:
+    """Loaded diagnoses by id, in order of id."""
+
+    def __init__(self, loaded: Sequence[Loaded]) -> None:
+        self._loaded = {x.diagnosis.id: x for x in sorted(loaded, key=lambda x: x.diagnosis.id)}
+
+    def __iter__(self) -> Iterator[Loaded]:
+        return iter(self._loaded.values())
+
+    def __len__(self) -> int:
+        return len(self._loaded)
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        return tuple(self._loaded)
+
+    def get(self, id: str) -> Loaded:
+        """Raises DiagnosisNotFound naming the nearest."""
+        found = self._loaded.get(id)
+        if found is None:
+            close = difflib.get_close_matches(id, self.ids, n=1)
+            nearest = f"Did you mean {close[0]}? " if close else ""
+            raise DiagnosisNotFound(
+                f"There is no diagnosis {id[:80]!r}.", hint=f"{nearest}There are: {', '.join(self.ids) or 'none'}."
+            )
+        return found
+
+
+def load(dirs: Sequence[Path] = (), *, packaged: bool = True) -> DiagnosisCatalogue:
+    """The packaged diagnoses and those of `dirs`; a later file with an id replaces an earlier one.
+
+    Raises ConfigError naming file and line.
+    """
+    sources: dict[str, Source] = {}
+    for directory in [*([PACKAGED] if packaged else []), *dirs]:
+        if not directory.is_dir():
+            raise ConfigError(f"{directory} is not a directory of diagnoses.", hint="Give a directory of *.yaml files.")
+        here: dict[str, Source] = {}
+        for path in sorted(directory.glob("*.yaml")):
+            source = Source(path)
+            id = source.diagnosis.id
+            if id in here:
+                raise source.error(("id",), f"{id} is also the id of {here[id].path.name}")
+            here[id] = source
+        sources |= here
+    binder = Binder(
+        Catalogue({t.full_name: tuple(ColumnType(c.name, c.type) for c in t.columns) for t in REGISTRY.values()})
+    )
+    desk = Desk(memory_limit="128MB")
+    try:
+        return DiagnosisCatalogue([_check(source, binder, desk) for source in sources.values()])
+    finally:
+        desk.close()
+
+
+def _check(source: Source, binder: Binder, desk: Desk) -> Loaded:
+    diagnosis = source.diagnosis
+    _check_parameters(source)
+    columns: dict[str, tuple[ColumnType, ...]] = {}
+    used: set[str] = set()
+    for i, step in enumerate(diagnosis.steps):
+        columns[step.name] = _bind_step(source, i, binder, used)
+    used.discard(NODES.full_name)
+    missing = used - set(diagnosis.requires)
+    idle = set(diagnosis.requires) - used
+    if missing or idle:
+        what = f"{', '.join(sorted(missing))} is read but not named" if missing else f"{', '.join(sorted(idle))} is not read"
+        raise source.error(("requires",), f"requires: {what}")
+    with desk.workspace(30.0) as workspace:
+        for name, step_columns in columns.items():
+            workspace.add(name, step_columns, None)
+        workspace.add("roster", ROSTER, None)
+        workspace.add("coverage", COVERAGE, None)
+        workspace.add_params(diagnosis.parameters, {n: p.default for n, p in diagnosis.parameters.items()})
+        _check_local(source, workspace, columns)
+    return Loaded(diagnosis, source.path, columns)
+
+
+def _check_parameters(source: Source) -> None:
+    for name, parameter in source.diagnosis.parameters.items():
+        if parameter.default is not None:
+            try:
+                parse(name, parameter, parameter.default)
+            except MusterError as error:
+                raise source.error(("parameters", name, "default"), f"the default does not fit: {error.detail}") from None
+
+
+def _bind_step(source: Source, i: int, binder: Binder, used: set[str]) -> tuple[ColumnType, ...]:
+    step = source.diagnosis.steps[i]
+    place: Path_ = ("steps", i, "sql")
+    declared = step.columns
+    try:
+        guarded = guard(step.sql, tables=None if declared else binder.names)
+        used |= guarded.tables
+        if declared:
+            return tuple(ColumnType(n, t) for n, t in declared.items())
+        binder.prepare(guarded.tables)
+        params.bind(guarded.tree, {n: _sample(p) for n, p in source.diagnosis.parameters.items()})
+        return binder.describe(write(guarded.tree))
+    except MusterError as error:
+        hint = error.hint or ""
+        if isinstance(error, SqlBind) and "table" in error.extra:
+            hint += " Name the result's columns (columns: {name: type}) where the step reads a table of your own."
+        raise source.sql_error(place, f"step {step.name}: {error.detail} {hint}".strip(), error.position) from None
+
+
+def _sample(parameter: Parameter) -> ParamValue:
+    return parameter.default if parameter.default is not None else _SAMPLES[parameter.type]
+
+
+def _check_local(source: Source, workspace: Workspace, steps: Mapping[str, tuple[ColumnType, ...]]) -> None:
+    diagnosis = source.diagnosis
+    place: Path_ = ()
+    what = ""
+    try:
+        for i, derived in enumerate(diagnosis.derived):
+            place, what = ("derived", i, "sql"), derived.name
+            workspace.derive(derived.name, derived.sql)
+        for i, check in enumerate(diagnosis.checks):
+            place, what = ("checks", i, "sql"), check.name
+            if check.sql is not None and {c.name for c in workspace.describe(check.sql)} != {"gate", "observed"}:
+                raise source.error(place, f"check {check.name}: its columns must be gate and observed")
+        for i, fact in enumerate(diagnosis.facts):
+            place, what = ("facts", i, "sql"), fact.name
+            workspace.describe(fact.sql)
+        for i, finding in enumerate(diagnosis.findings):
+            place, what = ("findings", i, "sql"), finding.name
+            _check_finding(source, i, workspace.describe(finding.sql), steps[finding.step])
+    except ConfigError:
+        raise
+    except MusterError as error:
+        raise source.sql_error(place, f"{what}: {error.detail}", error.position) from None
+
+
+def _check_finding(source: Source, i: int, found: Sequence[ColumnType], step: Sequence[ColumnType]) -> None:
+    finding = source.diagnosis.findings[i]
+    columns = {c.name: c.type for c in found}
+    place: Path_ = ("findings", i)
+    for lang in LANGS:
+        try:
+            unknown = {name for name, _ in fields(finding.message.of(lang))} - columns.keys()
+        except ValueError as error:
+            raise source.error((*place, "message", lang), f"finding {finding.name}: {error}") from None
+        if unknown:
+            raise source.error(
+                (*place, "message", lang), f"finding {finding.name}: no column {', '.join(sorted(unknown))} for its message"
+            )
+    for name, fixed, values in (("severity", finding.severity, Severity), ("kind", finding.kind, Kind)):
+        if (fixed is None) != (name in columns):
+            raise source.error(
+                (*place, "sql"),
+                f"finding {finding.name}: give its {name} once, fixed or as a column ({', '.join(values)})",
+            )
+    for name, ending in _TYPED.items():
+        if name in columns and not columns[name].endswith(ending):
+            raise source.error((*place, "sql"), f"finding {finding.name}: {name} must be a list, not {columns[name]}")
+    unknown = set(finding.evidence) - {c.name for c in step}
+    if unknown:
+        raise source.error(
+            (*place, "evidence"), f"finding {finding.name}: the step {finding.step} has no {', '.join(sorted(unknown))}"
+        )

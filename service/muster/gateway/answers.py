@@ -1,0 +1,103 @@
+"""Answers to ad-hoc SQL: JSON, CSV or Arrow, by what the client accepts."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.csv
+from starlette.responses import Response
+
+from muster.errors import OverBudget, ShardFailed
+from muster.federation.service import StatementResult
+from muster.federation.values import json_rows
+from muster.gateway.requests import QueryBody
+from muster.model import Coverage
+from muster.protocol import ARROW_STREAM
+
+JSON = "application/json"
+CSV = "text/csv"
+
+
+def coverage_json(coverage: Coverage) -> dict[str, Any]:
+    """Coverage as it appears in every answer."""
+    return {
+        "world_size": coverage.world_size,
+        "answered": coverage.answered,
+        "complete": coverage.complete,
+        "states": {state.value: n for state, n in coverage.states.items()},
+        "missing": [
+            {"rank": m.rank, "host": m.host, "state": m.state.value, "reason": m.reason, "last_seen": m.last_seen}
+            for m in coverage.missing
+        ],
+        "history": {"oldest_step": coverage.history.oldest_step, "rows_lost": coverage.history.rows_lost},
+        "as_of": {"min": coverage.as_of_min, "max": coverage.as_of_max},
+        "notes": list(coverage.notes),
+    }
+
+
+def checked(result: StatementResult, body: QueryBody, max_rows: int) -> pa.Table:
+    """The table of a result. Raises its error; OverBudget for too many rows; ShardFailed where the caller wants more ranks
+    to have answered than did."""
+    if result.error is not None:
+        raise result.error
+    assert result.table is not None
+    coverage = result.coverage
+    pruned_or_there = coverage.world_size - len(coverage.missing)
+    share = pruned_or_there / coverage.world_size if coverage.world_size else 0.0
+    if (body.on_partial == "fail" and not coverage.complete) or share < body.min_coverage:
+        raise ShardFailed(
+            f"{pruned_or_there} of {coverage.world_size} ranks answered.",
+            hint="Accept less with on_partial=warn and a lower min_coverage; see coverage for who is missing.",
+            coverage=coverage_json(coverage),
+        )
+    if result.table.num_rows > max_rows:
+        raise OverBudget(
+            f"The answer has {result.table.num_rows} rows; at most {max_rows} were asked for.",
+            hint="Raise max_rows, or add LIMIT or a filter.",
+        )
+    return result.table
+
+
+def respond(accept: str, table: pa.Table, result: StatementResult) -> Response:
+    """The answer in the form that the client accepts; JSON by default."""
+    headers = {"Cache-Control": "no-store", "Vary": "Accept"}
+    coverage = coverage_json(result.coverage)
+    headers["Muster-Coverage"] = f"{coverage['answered']}/{coverage['world_size']}"
+    wanted = [part.partition(";")[0].strip() for part in accept.split(",")]
+    kind = next((w for w in wanted if w in (JSON, CSV, ARROW_STREAM)), JSON)
+    if kind == CSV:
+        return Response(_csv(table), media_type=CSV, headers=headers)
+    if kind == ARROW_STREAM:
+        return Response(_arrow(table, coverage), media_type=ARROW_STREAM, headers=headers)
+    content = {
+        "columns": [{"name": c.name, "type": c.type, "exactness": c.exactness.value} for c in result.columns],
+        "rows": json_rows(table),
+        "coverage": coverage,
+        "elapsed_ms": round(result.elapsed_ms, 3),
+        "bytes_moved": result.bytes_moved,
+        "waves": result.waves,
+    }
+    return Response(orjson.dumps(content), media_type=JSON, headers=headers)
+
+
+def _csv(table: pa.Table) -> bytes:
+    flat = [
+        pa.array([None if v is None else orjson.dumps(v, default=str).decode() for v in c.to_pylist()], pa.string())
+        if pa.types.is_nested(c.type)
+        else c
+        for c in table.columns
+    ]
+    sink = io.BytesIO()
+    pyarrow.csv.write_csv(pa.table(flat, names=table.column_names), sink)
+    return sink.getvalue()
+
+
+def _arrow(table: pa.Table, coverage: dict[str, Any]) -> bytes:
+    sink = io.BytesIO()
+    schema = table.schema.with_metadata({b"coverage": orjson.dumps(coverage)})
+    with pa.ipc.new_stream(sink, schema) as writer:
+        writer.write_table(table.replace_schema_metadata(schema.metadata))
+    return sink.getvalue()

@@ -1,0 +1,72 @@
+"""Run the gateway."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import socket
+import sys
+from collections.abc import Callable
+
+import structlog
+import uvicorn
+
+from muster.errors import ConfigError
+from muster.gateway.app import create_app
+from muster.gateway.settings import GatewaySettings
+
+
+def serve(settings: GatewaySettings, *, ready: Callable[[str], None] | None = None) -> None:
+    """Serve until SIGTERM or SIGINT. `ready` is told the URL once the socket listens. Raises ConfigError."""
+    configure_logging(settings)
+    listener = _listen(settings)
+    host, port, *_ = listener.getsockname()
+    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    gc.set_threshold(50_000, 20, 50)  # a fan-out makes many short-lived objects
+    config = uvicorn.Config(
+        lambda: create_app(settings),
+        factory=True,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=5,
+    )
+    try:
+        if ready is not None:
+            ready(url)
+        structlog.get_logger("muster.gateway").info("listening", url=url)
+        uvicorn.Server(config).run(sockets=[listener])
+    finally:
+        listener.close()
+
+
+def configure_logging(settings: GatewaySettings) -> None:
+    """Logs go to standard error, as JSON unless that is a terminal."""
+    console = settings.log_format == "console" or (settings.log_format == "auto" and sys.stderr.isatty())
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.dev.ConsoleRenderer() if console else structlog.processors.JSONRenderer(),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, settings.log_level.upper())),
+        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+    )
+
+
+def _listen(settings: GatewaySettings) -> socket.socket:
+    host, port = settings.address()
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(1024)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot listen on {settings.listen}: {error.strerror or error}",
+            hint="Is another gateway running? --listen 127.0.0.1:0 takes a free port.",
+        ) from error
+    return listener

@@ -99,9 +99,8 @@ def differences(
     loose = [marks[i] is Exactness.FLOAT for i in keep]
     got_rows, want_rows = _rows(got, keep), _rows(want, keep)
     if not ordered:
-        if not any(loose):
-            if Counter(map(_key, got_rows)) == Counter(map(_key, want_rows)):
-                return None
+        if not any(loose) and Counter(map(_key, got_rows)) == Counter(map(_key, want_rows)):
+            return None
         got_rows, want_rows = (sorted(r, key=lambda row: _sort_key(row, loose)) for r in (got_rows, want_rows))
     for i, (a, b) in enumerate(zip(got_rows, want_rows, strict=True)):
         for value, expected, is_loose in zip(a, b, loose, strict=True):

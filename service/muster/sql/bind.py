@@ -22,6 +22,7 @@ from muster.tables import NODES, REGISTRY, TAGS
 
 NODES_TABLE = NODES.full_name
 _LINE = re.compile(r"^LINE (\d+): (.*)$", re.MULTILINE)
+_KEPT = 1024
 _PREFIX = "DESCRIBE\n"
 
 
@@ -34,6 +35,7 @@ class Binder:
         self._tables[NODES_TABLE] = (NODES_TABLE, tuple(ColumnType(c.name, c.type) for c in NODES.columns))
         self._made: set[str] = set()
         self._checked: dict[str, bool] = {}
+        self._described: dict[str, tuple[ColumnType, ...]] = {}
         self._connection = duckdb.connect(
             ":memory:", config={"threads": "1", "enable_external_access": "false", "python_enable_replacements": "false"}
         )
@@ -62,11 +64,19 @@ class Binder:
     def describe(self, sql: str, params: Mapping[str, Any] | None = None) -> tuple[ColumnType, ...]:
         """Output columns of a statement. Raises SqlBind in the engine's words, with the place in `sql`."""
         with self._lock:
+            known = self._described.get(sql) if not params else None
+            if known is not None:
+                return known
             try:
                 rows = self._connection.execute(_PREFIX + sql, dict(params) if params else None).fetchall()
             except duckdb.Error as error:
                 raise _bind_error(error, sql) from None
-        return tuple(ColumnType(str(row[0]), str(row[1])) for row in rows)
+            found = tuple(ColumnType(str(row[0]), str(row[1])) for row in rows)
+            if not params:
+                if len(self._described) >= _KEPT:
+                    self._described.clear()
+                self._described[sql] = found
+        return found
 
     def over_arrow(self, sql: str) -> tuple[tuple[ColumnType, ...], pa.Schema]:
         """The columns of a statement as they are after a way over Arrow, and its Arrow schema. Raises SqlBind."""

@@ -15,6 +15,7 @@ from muster.sql.builder import Builder
 from muster.sql.gather import gather_all
 from muster.sql.local import push_local
 from muster.sql.partial import push_partial
+from muster.sql.placement import place
 from muster.sql.scopes import cte_of, nested_queries
 
 Rule = Callable[[exp.Select, Builder], bool]
@@ -33,6 +34,8 @@ def distribute(tree: exp.Query, builder: Builder, rules: tuple[Rule, ...] = RULE
 
 
 def _descend(query: exp.Expr, builder: Builder, rules: tuple[Rule, ...]) -> None:
+    if push_local in rules:
+        _fetch_once(query, builder)
     if isinstance(query, exp.Select) and any(rule(query, builder) for rule in rules):
         return
     for inner in list(nested_queries(query)):
@@ -48,7 +51,21 @@ def _descend(query: exp.Expr, builder: Builder, rules: tuple[Rule, ...]) -> None
             query.set("with_", None)
 
 
+def _fetch_once(query: exp.Expr, builder: Builder) -> None:
+    """CTEs of one row per rank that are used several times: fetched once, and all of their uses are the gateway's."""
+    with_ = query.args.get("with_")
+    for cte in list(with_.expressions) if with_ is not None else []:
+        if isinstance(cte.this, exp.Select) and _uses(cte, query) > 1:
+            placement = place(cte.this, builder.binder)
+            if placement is not None and placement.per_rank:
+                push_local(cte.this, builder)
+
+
 def _is_used(cte: exp.Expr, holder: exp.Expr) -> bool:
     """Whether anything still reads a CTE. What was taken to the shards has its own copy."""
+    return _uses(cte, holder) > 0
+
+
+def _uses(cte: exp.Expr, holder: exp.Expr) -> int:
     name = cte.alias.lower()
-    return any(table.name.lower() == name and not table.db and cte_of(table) is cte for table in holder.find_all(exp.Table))
+    return sum(1 for t in holder.find_all(exp.Table) if t.name.lower() == name and not t.db and cte_of(t) is cte)

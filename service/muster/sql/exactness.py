@@ -20,6 +20,7 @@ from muster.sql.scopes import (
     aggregates,
     cte_of,
     function_name,
+    holds_aggregate,
     is_bare_star,
     output_name,
     sources,
@@ -38,6 +39,7 @@ _FLOATS = words("""stddev stddev_samp stddev_pop variance var_samp var_pop sem s
     covar_samp regr_slope regr_intercept regr_r2 regr_avgx regr_avgy regr_sxx regr_syy regr_sxy entropy product favg fsum
     sumkahan geomean geometric_mean wavg weighted_avg""")
 _RANKINGS = words("rank dense_rank rank_dense percent_rank cume_dist")
+_CHAINS = (exp.And, exp.Or, exp.Add, exp.Mul, exp.DPipe)
 _NUMBER_SAFE = (exp.Add, exp.Sub, exp.Mul, exp.IntDiv, exp.Mod, exp.Neg, exp.Paren, exp.Case, exp.If, exp.Column, exp.Alias)
 
 
@@ -132,7 +134,7 @@ class _Labeller:
         group = select.args.get("group")
         keys: list[exp.Expr] = []
         if group is not None:
-            keys = [unaliased(p) for p in select.expressions if not _aggregated(p)] if group.args.get("all") else []
+            keys = [unaliased(p) for p in select.expressions if not holds_aggregate(p)] if group.args.get("all") else []
             keys += group_keys(select, group)
             rows = worst([rows, *[self._label(k, env, select).exactness for k in [*keys, *_grouping_parts(group)]]])
         columns = self._outputs(select, env)
@@ -251,7 +253,8 @@ class _Labeller:
         if isinstance(node, exp.Window):
             return self._window(node, env, select)
         name = function_name(node)
-        children = [self._label(c, env, select) for c in node.iter_expressions()]
+        parts = node.flatten() if isinstance(node, _CHAINS) else node.iter_expressions()
+        children = [self._label(c, env, select) for c in parts]
         label = worst(c.exactness for c in children)
         if name in functions().aggregate and name is not None and not isinstance(node.parent, exp.Window):
             own, summable = _aggregate(name, node, children)
@@ -344,10 +347,6 @@ def _aggregate(name: str, node: exp.Expr, given: list[Label]) -> tuple[Exactness
         if any(write(o.this) == write(argument) for o in order.expressions):
             return Exactness.EXACT, False
     return Exactness.ARBITRARY, all(g.summable for g in given[:1])
-
-
-def _aggregated(projection: exp.Expr) -> bool:
-    return bool(aggregates(exp.Select(expressions=[projection.copy()])))
 
 
 def _grouping_parts(group: exp.Group) -> list[exp.Expr]:

@@ -48,7 +48,7 @@ def push_local(select: exp.Select, builder: Builder) -> bool:
             if select.args.get("distinct") or has_star(select):
                 return False
             core.set("expressions", [*core.expressions, *[h.copy() for h in finish.hidden]])
-        columns = builder.describe(core)
+        columns = builder.describe(core) if finish.hidden else names
     except SqlBind:
         return False  # correlated: it cannot run alone
     if not all(round_trips(c.type) for c in columns) or len(names) + len(finish.hidden) != len(columns):

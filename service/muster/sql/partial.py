@@ -26,6 +26,7 @@ from muster.sql.scopes import (
     function_name,
     has_star,
     has_subquery,
+    holds_aggregate,
     makes_rows,
     own_nodes,
     sources,
@@ -120,7 +121,7 @@ def _take_apart(select: exp.Select, own: set[str], builder: Builder) -> _Parts |
     elif not is_plain_group(group):
         return None
     elif group.args.get("all"):
-        keys = [unaliased(p) for p in select.expressions if not _holds_aggregate(p) and not p.find(exp.Window)]
+        keys = [unaliased(p) for p in select.expressions if not holds_aggregate(p) and not p.find(exp.Window)]
     else:
         keys = [_meaning(k, select, own) for k in group_keys(select, group)]
     if any(not _is_key(k) for k in keys):
@@ -129,7 +130,7 @@ def _take_apart(select: exp.Select, own: set[str], builder: Builder) -> _Parts |
     wanted: list[tuple[str, list[exp.Expr]]] = []
     for text, call in calls.items():
         given = arguments(call)
-        if given is None or any(_holds_aggregate(a) for a in given):
+        if given is None or any(holds_aggregate(a) for a in given):
             return None
         wanted.append((text, given))
     flat = [a for _, given in wanted for a in given]
@@ -153,15 +154,10 @@ def _meaning(key: exp.Expr, select: exp.Select, own: set[str]) -> exp.Expr:
 
 
 def _is_key(key: exp.Expr) -> bool:
-    if isinstance(key, exp.Literal) or _holds_aggregate(key):
+    if isinstance(key, exp.Literal) or holds_aggregate(key):
         return False
     opaque = (exp.Query, exp.Window, exp.Lambda, exp.Comprehension, exp.Star)
     return not any(isinstance(n, opaque) or function_name(n) in ("grouping", "grouping_id", "unnest") for n in key.walk())
-
-
-def _holds_aggregate(node: exp.Expr) -> bool:
-    probe = exp.Select(expressions=[node.copy()])
-    return bool(aggregates(probe))
 
 
 def _ambiguous(select: exp.Select, own: set[str]) -> bool:

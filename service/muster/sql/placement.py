@@ -39,13 +39,14 @@ class Placement:
     """A placed query: the table it reads and the output columns that are the owner of the row, in lower case.
 
     `reduces` says that it groups, windows or makes distinct somewhere, so that running it on the shards pays.
-    `depth` counts the SELECTs between it and the table.
+    `depth` counts the SELECTs between it and the table; `per_rank` says that it gives one row for each rank.
     """
 
     table: str
     owners: frozenset[str]
     reduces: bool = False
     depth: int = 0
+    per_rank: bool = False
 
 
 def place(query: exp.Expr, binder: Binder) -> Placement | None:
@@ -84,7 +85,12 @@ def place_select(select: exp.Select, binder: Binder, *, finish: bool = False) ->
     owners = _owners(select, base, alias)
     if distinct is not None and (distinct.args.get("on") is not None or not owners or group is not None or over):
         return None
-    return Placement(base.table, owners, base.reduces or reduces, base.depth + 1)
+    per_rank = (
+        group is not None
+        and not group.args.get("all")
+        and all(_is_owner(k, base, alias) for k in group_keys(select, group))
+    )
+    return Placement(base.table, owners, base.reduces or reduces, base.depth + 1, per_rank)
 
 
 def place_source(source: Source, binder: Binder) -> Placement | None:

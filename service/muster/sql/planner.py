@@ -17,7 +17,7 @@ from muster.sql.bind import Binder
 from muster.sql.builder import Builder, identifier, reads_nodes
 from muster.sql.canonical import canonical
 from muster.sql.dialect import write
-from muster.sql.distribute import distribute
+from muster.sql.distribute import RULES, Rule, distribute
 from muster.sql.exactness import exactness
 from muster.sql.guard import guard
 from muster.sql.plan import Catalogue, Exactness, Fragment, Merge, OutputColumn, Plan, Scalar, Statement, Wave
@@ -40,7 +40,9 @@ class _Planned:
 class Planner:
     """Plans statements against a catalogue. Thread-safe; plans are kept by text, parameters and catalogue version."""
 
-    def __init__(self, *, cached_plans: int = CACHED_PLANS) -> None:
+    def __init__(self, *, cached_plans: int = CACHED_PLANS, rules: tuple[Rule, ...] = RULES) -> None:
+        """`rules` are the routes to try before gathering rows; without any, every table is gathered."""
+        self._rules = rules
         self._lock = threading.Lock()
         self._plans: OrderedDict[object, _Planned] = OrderedDict()
         self._binders: OrderedDict[object, Binder] = OrderedDict()
@@ -54,18 +56,18 @@ class Planner:
         member `statement` naming the one at fault.
         """
         moment = now or datetime.now(UTC)
+        key = _key(catalogue)
+        binder = self._binder(key, catalogue)
         planned = []
         for statement in statements:
             try:
-                planned.append(self._one(statement, catalogue, moment))
+                planned.append(self._one(statement, key, binder, moment))
             except MusterError as error:
                 error.extra.setdefault("statement", statement.id)
                 raise
         return Plan(_joined([p.waves for p in planned]), tuple(p.merge for p in planned))
 
-    def binder(self, catalogue: Catalogue) -> Binder:
-        """The empty tables of a catalogue."""
-        key = (catalogue.version, tuple(sorted(catalogue.tables.items())))
+    def _binder(self, key: object, catalogue: Catalogue) -> Binder:
         with self._lock:
             if key in self._binders:
                 self._binders.move_to_end(key)
@@ -77,16 +79,15 @@ class Planner:
                 self._binders.popitem(last=False)
         return kept
 
-    def _one(self, statement: Statement, catalogue: Catalogue, now: datetime) -> _Planned:
+    def _one(self, statement: Statement, catalogue: object, binder: Binder, now: datetime) -> _Planned:
         params.check(statement.params)
-        binder = self.binder(catalogue)
         values = tuple(sorted((name, type(v).__name__, v) for name, v in statement.params.items()))
-        key = (statement.id, statement.sql, repr(values), statement.use_global, id(binder))
+        key = (statement.id, statement.sql, repr(values), statement.use_global, catalogue)
         with self._lock:
             if key in self._plans:
                 self._plans.move_to_end(key)
                 return self._plans[key]
-        planned, timeless = _plan(statement, binder, now)
+        planned, timeless = _plan(statement, binder, now, self._rules)
         if timeless:
             with self._lock:
                 self._plans[key] = planned
@@ -95,7 +96,11 @@ class Planner:
         return planned
 
 
-def _plan(statement: Statement, binder: Binder, now: datetime) -> tuple[_Planned, bool]:
+def _key(catalogue: Catalogue) -> object:
+    return catalogue.version, tuple(sorted(catalogue.tables.items()))
+
+
+def _plan(statement: Statement, binder: Binder, now: datetime, rules: tuple[Rule, ...]) -> tuple[_Planned, bool]:
     """Plan one statement. Also says whether the plan holds for any moment."""
     guarded = guard(statement.sql, tables=binder.names)
     try:
@@ -115,8 +120,8 @@ def _plan(statement: Statement, binder: Binder, now: datetime) -> tuple[_Planned
         canonical(tree)
         exact = exactness(tree, binder, len(columns))
         builder = Builder(binder, use_global=statement.use_global)
-        extract(tree, builder, distribute)
-        tree = distribute(tree, builder)
+        extract(tree, builder, lambda query, to: distribute(query, to, rules))
+        tree = distribute(tree, builder, rules)
         merge = _merge(statement.id, tree, columns, exact, builder)
         return _Planned(builder.waves(), merge), timeless
     except RecursionError:

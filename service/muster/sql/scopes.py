@@ -116,6 +116,16 @@ def aggregates(select: exp.Select) -> list[exp.Expr]:
     return found
 
 
+def holds_aggregate(node: exp.Expr) -> bool:
+    """Whether an expression holds an aggregate call of its own SELECT."""
+    for inner in own_nodes(exp.Select(), [node]):
+        if function_name(inner) in functions().aggregate:
+            outer = whole_call(inner)
+            if not (isinstance(outer.parent, exp.Window) and outer.parent.this is outer):
+                return True
+    return False
+
+
 def whole_call(node: exp.Expr) -> exp.Expr:
     """A call with FILTER, WITHIN GROUP or IGNORE NULLS around it."""
     while isinstance(node.parent, exp.Filter | exp.WithinGroup | exp.IgnoreNulls | exp.RespectNulls) and (

@@ -26,6 +26,7 @@ from muster.sql.scopes import (
     cte_of,
     has_star,
     is_plain_source,
+    makes_rows,
     own_nodes,
     sources,
     windows,
@@ -102,7 +103,7 @@ def _one_row(query: exp.Expr | None) -> bool:
         return False
     if any(query.args.get(k) for k in ("group", "having", "qualify", "limit", "offset", "distinct", "laterals")):
         return False
-    if windows(query) or has_star(query):
+    if windows(query) or has_star(query) or makes_rows(query):
         return False
     if aggregates(query):
         return True

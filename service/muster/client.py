@@ -317,4 +317,5 @@ def _by_code() -> Mapping[str, type[MusterError]]:
 
 
 def _kind(answer: httpx.Response) -> str:
-    return answer.headers.get("content-type", "").partition(";")[0].strip()
+    kind: str = answer.headers.get("content-type", "")
+    return kind.partition(";")[0].strip()

@@ -289,15 +289,12 @@ def _kind(node: object) -> str:
 
 
 def _place(node: exp.Expr, sql: str) -> tuple[int, int] | None:
-    """Where a node stands in the text, by the first name below it that carries a place."""
-    for inner in node.walk():
-        line, end = inner.meta.get("line"), inner.meta.get("col")
-        if line and end:
-            start = inner.meta.get("start")
-            if isinstance(start, int):
-                return sql.count("\n", 0, start) + 1, start - (sql.rfind("\n", 0, start) + 1) + 1
-            return int(line), int(end)
-    return None
+    """Where a node stands in the text: its own place, else that of the first name below it."""
+    starts = [n.meta["start"] for n in node.walk() if isinstance(n.meta.get("start"), int)]
+    if not starts:
+        return None
+    start = node.meta["start"] if isinstance(node.meta.get("start"), int) else min(starts)
+    return sql.count("\n", 0, start) + 1, start - (sql.rfind("\n", 0, start) + 1) + 1
 
 
 def _first_line(error: Exception) -> str:

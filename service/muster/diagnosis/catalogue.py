@@ -107,7 +107,9 @@ def _check(source: Source, binder: Binder, desk: Desk) -> Loaded:
     missing = used - set(diagnosis.requires)
     idle = set(diagnosis.requires) - used
     if missing or idle:
-        what = f"{', '.join(sorted(missing))} is read but not named" if missing else f"{', '.join(sorted(idle))} is not read"
+        what = (
+            f"{', '.join(sorted(missing))} is read but not named" if missing else f"{', '.join(sorted(idle))} is not read"
+        )
         raise source.error(("requires",), f"requires: {what}")
     with desk.workspace(30.0) as workspace:
         for name, step_columns in columns.items():

@@ -70,8 +70,8 @@ class Derived(_Part):
 
 
 class Check(_Part):
-    """One question that the diagnosis answers. Its SQL gives one row: `gate` (NULL: the check can conclude; else the name of
-    the gate that stops it) and `observed`. Checks without SQL have no gate."""
+    """One question that the diagnosis answers. Its SQL gives one row: `gate` (NULL: the check can conclude; else the name
+    of the gate that stops it) and `observed`. Checks without SQL have no gate."""
 
     name: Name
     title: Text
@@ -142,9 +142,9 @@ class Diagnosis(_Part):
         if taken:
             raise ValueError(f"{', '.join(sorted(taken))} is the name of a relation that every diagnosis has")
         checks = {c.name for c in self.checks}
-        for part in (*self.checks, *self.findings):
-            if part.step not in steps:
-                raise ValueError(f"{part.name} names the step {part.step}, which is not there")
+        for name, step in [(c.name, c.step) for c in self.checks] + [(f.name, f.step) for f in self.findings]:
+            if step not in steps:
+                raise ValueError(f"{name} names the step {step}, which is not there")
         for finding in self.findings:
             if finding.check not in checks:
                 raise ValueError(f"finding {finding.name} names the check {finding.check}, which is not there")

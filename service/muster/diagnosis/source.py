@@ -69,7 +69,7 @@ class Source:
         if isinstance(node, yaml.MappingNode):
             found: dict[Any, Any] = {}
             for key_node, value_node in node.value:
-                key = loader.construct_object(key_node)  # type: ignore[no-untyped-call]
+                key = loader.construct_object(key_node)
                 inner = (*place, key)
                 self._lines[inner] = key_node.start_mark.line + 1
                 if key in found:
@@ -78,4 +78,4 @@ class Source:
             return found
         if isinstance(node, yaml.SequenceNode):
             return [self._value(loader, item, (*place, i)) for i, item in enumerate(node.value)]
-        return loader.construct_object(node, deep=True)  # type: ignore[no-untyped-call]
+        return loader.construct_object(node, deep=True)

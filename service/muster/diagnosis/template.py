@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import string
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 FORMATS = ("", "ms", "s", "pct", "x")
@@ -64,7 +64,7 @@ def seconds(value: float) -> str:
     return f"{_digits(value / 60)} min" if abs(value) < 7200 else f"{_digits(value / 3600)} h"
 
 
-def _parts(template: str) -> Iterator[tuple[str, str | None, str | None, str | None]]:
+def _parts(template: str) -> Iterable[tuple[str, str | None, str | None, str | None]]:
     return string.Formatter().parse(template)
 
 

@@ -1,0 +1,198 @@
+"""From the step results of one diagnosis to its findings: runs the file's SQL and makes findings of its rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+
+from muster.diagnosis.catalogue import Loaded
+from muster.diagnosis.evaluation import CheckResult
+from muster.diagnosis.schema import Check, Lang
+from muster.diagnosis.schema import Finding as Rule
+from muster.diagnosis.template import render
+from muster.diagnosis.texts import one_line, say
+from muster.diagnosis.verdict import check_status
+from muster.diagnosis.workspace import COVERAGE, ROSTER, Workspace
+from muster.engine import quote
+from muster.errors import MusterError
+from muster.federation.service import StatementResult
+from muster.model import Coverage, Evidence, Finding, JobView, Kind, RankState, Severity
+from muster.sql.plan import ParamValue
+
+EVIDENCE_ROWS = 16
+SERIES_ROWS = 10
+MAX_FINDINGS = 64
+MESSAGE = 600
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a diagnosis made of its steps. `gates`: check to (gate, its text)."""
+
+    findings: list[Finding] = field(default_factory=list)
+    gates: dict[str, tuple[str, str]] = field(default_factory=dict)
+    observed: dict[str, float | int | str | None] = field(default_factory=dict)
+    facts: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def checks(self, loaded: Loaded, lang: Lang, findings: Sequence[Finding]) -> list[CheckResult]:
+        """The checks, given the findings as they count in the end."""
+        of_check = {f.name: f.check for f in loaded.diagnosis.findings}
+        return [self._check(c, loaded, lang, [f for f in findings if of_check.get(f.id) == c.name])
+                for c in loaded.diagnosis.checks]  # fmt: skip
+
+    def _check(self, check: Check, loaded: Loaded, lang: Lang, findings: Sequence[Finding]) -> CheckResult:
+        gate, text = self.gates.get(check.name, (None, None))
+        return CheckResult(
+            loaded.diagnosis.id, check.name, check.title.of(lang), check.step, check.required,
+            check_status(findings, gate), self.observed.get(check.name), check.unit, gate,
+            text or (findings[0].message if findings else None),
+        )  # fmt: skip
+
+
+def apply(
+    loaded: Loaded,
+    workspace: Workspace,
+    results: Mapping[str, StatementResult],
+    roster: pa.Table,
+    view: JobView,
+    values: Mapping[str, ParamValue],
+    lang: Lang,
+) -> Outcome:
+    """Run a diagnosis over its step results (by step name). A statement that fails closes the check it belongs to."""
+    diagnosis, outcome = loaded.diagnosis, Outcome()
+    for name, columns in loaded.columns.items():
+        workspace.add(name, columns, results[name].table)
+    workspace.add("roster", ROSTER, roster)
+    workspace.add_rows("coverage", COVERAGE, _coverage_rows(loaded, results, view))
+    workspace.add_params(diagnosis.parameters, values)
+    for check in diagnosis.checks:
+        error = results[check.step].error
+        if error is not None:
+            text = say(lang, "step_failed", step=check.step, error=one_line(error.detail))
+            outcome.gates[check.name] = ("step_failed", text)
+    broken: dict[str, MusterError] = {}
+    for derived in diagnosis.derived:
+        try:
+            workspace.derive(derived.name, derived.sql)
+        except MusterError as error:
+            broken[derived.name] = error
+    root = next(iter(broken.values()), None)
+    for check in diagnosis.checks:
+        if check.sql is not None and check.name not in outcome.gates:
+            _gate(check, loaded, workspace, outcome, lang, root)
+    for rule in diagnosis.findings:
+        try:
+            found = workspace.ask(rule.sql).slice(0, MAX_FINDINGS).to_pylist()
+            outcome.findings += [_finding(rule, row, loaded, workspace, lang) for row in found]
+        except (MusterError, ValueError) as error:
+            _broken(rule.check, rule.name, root or error, outcome, lang)
+    for fact in diagnosis.facts:
+        try:
+            facts = workspace.ask(fact.sql).slice(0, 1).to_pylist()
+        except MusterError:
+            continue  # the step it reads has its own error in the report
+        if facts:
+            outcome.facts[fact.name] = facts[0]
+    return outcome
+
+
+def _gate(
+    check: Check, loaded: Loaded, workspace: Workspace, outcome: Outcome, lang: Lang, root: MusterError | None
+) -> None:
+    try:
+        rows = workspace.ask(check.sql or "").to_pylist()
+    except MusterError as error:
+        _broken(check.name, check.name, root or error, outcome, lang)
+        return
+    if not rows:
+        return
+    outcome.observed[check.name] = _number(rows[0]["observed"])
+    gate = rows[0]["gate"]
+    if gate is not None:
+        text = loaded.diagnosis.gates.get(gate)
+        outcome.gates[check.name] = (gate, one_line(text.of(lang)) if text else gate)
+
+
+def _broken(check: str, name: str, error: Exception, outcome: Outcome, lang: Lang) -> None:
+    text = say(lang, "statement_failed", name=name, error=one_line(str(error)))
+    outcome.gates.setdefault(check, ("statement_failed", text))
+
+
+def _finding(rule: Rule, row: Mapping[str, Any], loaded: Loaded, workspace: Workspace, lang: Lang) -> Finding:
+    ranks, victims = _ranks(row.get("ranks")), _ranks(row.get("victims"))
+    onset = row.get("onset_ns")
+    return Finding(
+        id=rule.name,
+        diagnosis=loaded.diagnosis.id,
+        severity=rule.severity or Severity(row["severity"]),
+        kind=rule.kind or Kind(row["kind"]),
+        message=one_line(render(rule.message.of(lang), row), MESSAGE),
+        ranks=ranks,
+        victims=tuple(v for v in victims if v not in ranks),
+        hosts=tuple(sorted({h for h in row.get("hosts") or () if h is not None})),
+        observed=_number(row.get("observed")),
+        threshold=_number(row.get("threshold")),
+        confidence=str(row.get("confidence") or "medium"),
+        step=rule.step,
+        evidence=_evidence(rule, (*ranks, *(v for v in victims if v not in ranks)), loaded, workspace),
+        onset_step=row.get("onset_step"),
+        onset_time=None if onset is None else datetime.fromtimestamp(onset / 1e9, UTC),
+        next=tuple(rule.next),
+    )
+
+
+def _ranks(values: Sequence[int] | None) -> tuple[int, ...]:
+    return tuple(sorted({int(v) for v in values or () if v is not None}))
+
+
+def _evidence(rule: Rule, ranks: Sequence[int], loaded: Loaded, workspace: Workspace) -> Evidence:
+    if not rule.evidence:
+        return Evidence()
+    types = {c.name: c for c in loaded.columns[rule.step]}
+    columns = ", ".join(quote(n) for n in rule.evidence)
+    sql = f"SELECT {columns} FROM {quote(rule.step)}"
+    rows = workspace.ask(sql)
+    if "rank" in types and ranks:
+        shown = ranks[:EVIDENCE_ROWS]
+        order = " ".join(f"WHEN {r} THEN {i}" for i, r in enumerate(shown))
+        listed = ", ".join(str(r) for r in shown)
+        rows = workspace.ask(f"{sql} WHERE rank IN ({listed}) ORDER BY CASE rank {order} END")
+    elif "rank" in types:
+        rows = rows.slice(0, EVIDENCE_ROWS)
+    else:
+        rows = rows.slice(max(0, rows.num_rows - SERIES_ROWS))
+    lists = [c.to_pylist() for c in rows.columns]
+    return Evidence(tuple(types[n] for n in rule.evidence), tuple(zip(*lists, strict=True)))
+
+
+def _number(value: Any) -> float | int | str | None:
+    if isinstance(value, Decimal):
+        return int(value) if value == value.to_integral_value() else float(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if value is None or isinstance(value, int | float | str):
+        return value
+    return str(value)
+
+
+def _coverage_rows(loaded: Loaded, results: Mapping[str, StatementResult], view: JobView) -> list[tuple[Any, ...]]:
+    rows = []
+    required = loaded.diagnosis.required_steps
+    for name, result in results.items():
+        missing = {m.rank: m for m in result.coverage.missing}
+        rest = _rest(result.coverage)
+        for info in view.ranks:
+            gap = missing.get(info.rank)
+            state, reason = (gap.state, gap.reason) if gap else (rest, "")
+            rows.append((name, name in required, info.rank, info.host, state.value, reason))
+    return rows
+
+
+def _rest(coverage: Coverage) -> RankState:
+    return RankState.ANSWERED if coverage.answered else RankState.PRUNED

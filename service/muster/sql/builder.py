@@ -14,7 +14,7 @@ from muster.sql.dialect import write
 from muster.sql.placement import OWNER
 from muster.sql.plan import NODES_RELATION, Fragment, Route, Scalar, Wave
 from muster.sql.scalars import null, placeholders, replace
-from muster.sql.scopes import cte_of, fed_tables, table_key
+from muster.sql.scopes import cte_of, drop_unused, fed_tables, table_key
 from muster.tables import REGISTRY
 
 
@@ -43,6 +43,7 @@ class Builder:
         if not self.use_global:
             tree = restricted(tree, table)
             ranks = frozenset({0})
+        drop_unused(tree)
         sql = write(tree)
         types = tuple(columns)
         key = "\0".join([sql, route, ",".join(f"{c.name} {c.type}" for c in types), str(sorted(ranks or ()))])
@@ -62,6 +63,7 @@ class Builder:
 
     def scalar(self, tree: exp.Expr, type_name: str) -> Scalar:
         """Add a scalar: `tree` gives one row of one column over fragments that are already added."""
+        drop_unused(tree)
         sql = write(tree)
         made = Scalar(
             id=f"s_{_hash(sql + type_name)}",

@@ -16,7 +16,7 @@ from muster.sql.gather import gather_all
 from muster.sql.local import push_local
 from muster.sql.partial import push_partial
 from muster.sql.placement import place
-from muster.sql.scopes import cte_of, nested_queries
+from muster.sql.scopes import nested_queries, uses
 
 Rule = Callable[[exp.Select, Builder], bool]
 RULES: tuple[Rule, ...] = (push_local, push_partial)
@@ -43,7 +43,7 @@ def _descend(query: exp.Expr, builder: Builder, rules: tuple[Rule, ...]) -> None
     with_ = query.args.get("with_")
     if with_ is not None:
         for cte in reversed(list(with_.expressions)):
-            if not _is_used(cte, query):
+            if not uses(cte, query):
                 cte.pop()
             else:
                 _descend(cte.this, builder, rules)
@@ -55,17 +55,7 @@ def _fetch_once(query: exp.Expr, builder: Builder) -> None:
     """CTEs of one row per rank that are used several times: fetched once, and all of their uses are the gateway's."""
     with_ = query.args.get("with_")
     for cte in list(with_.expressions) if with_ is not None else []:
-        if isinstance(cte.this, exp.Select) and _uses(cte, query) > 1:
+        if isinstance(cte.this, exp.Select) and uses(cte, query) > 1:
             placement = place(cte.this, builder.binder)
             if placement is not None and placement.per_rank:
                 push_local(cte.this, builder)
-
-
-def _is_used(cte: exp.Expr, holder: exp.Expr) -> bool:
-    """Whether anything still reads a CTE. What was taken to the shards has its own copy."""
-    return _uses(cte, holder) > 0
-
-
-def _uses(cte: exp.Expr, holder: exp.Expr) -> int:
-    name = cte.alias.lower()
-    return sum(1 for t in holder.find_all(exp.Table) if t.name.lower() == name and not t.db and cte_of(t) is cte)

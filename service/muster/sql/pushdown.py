@@ -36,8 +36,13 @@ def mentioned_columns(tree: exp.Expr, table: exp.Table, columns: list[str]) -> l
     """Those of a table's columns that the statement can need: all where a star may mean them, else all it names."""
     if _needs_all(tree, table, {c.lower() for c in columns}):
         return columns
-    names = {i.name.lower() for i in tree.find_all(exp.Identifier)}
+    names = {i.name.lower() for i in tree.find_all(exp.Identifier) if not _names_relation(i)}
     return [c for c in columns if c.lower() in names]
+
+
+def _names_relation(node: exp.Identifier) -> bool:
+    """Whether a name is that of a table or its alias, and so none of a column."""
+    return isinstance(node.parent, exp.Table) or (isinstance(node.parent, exp.TableAlias) and node.arg_key == "this")
 
 
 def _needs_all(tree: exp.Expr, table: exp.Table, own: set[str]) -> bool:

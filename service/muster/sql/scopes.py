@@ -215,6 +215,23 @@ def cte_of(table: exp.Table) -> exp.CTE | None:
     return None
 
 
+def uses(cte: exp.Expr, holder: exp.Expr) -> int:
+    """How often a CTE is read within the query that holds it."""
+    name = cte.alias.lower()
+    return sum(1 for t in holder.find_all(exp.Table) if t.name.lower() == name and not t.db and cte_of(t) is cte)
+
+
+def drop_unused(tree: exp.Expr) -> None:
+    """Take out CTEs that nothing reads, in place."""
+    for with_ in list(tree.find_all(exp.With)):
+        holder = with_.parent
+        for cte in reversed(list(with_.expressions)):
+            if holder is not None and not with_.args.get("recursive") and not uses(cte, holder):
+                cte.pop()
+        if holder is not None and not with_.expressions:
+            holder.set("with_", None)
+
+
 def clauses(select: exp.Select) -> list[exp.Expr]:
     """The expressions of a SELECT: everything but FROM and WITH."""
     parts: list[exp.Expr] = []

@@ -16,7 +16,14 @@ from oracle import Oracle, with_tags
 from sql.local_run import LocalRun, LocalShard
 
 ARROW = {"BIGINT": pa.int64(), "DOUBLE": pa.float64(), "VARCHAR": pa.string(), "BOOLEAN": pa.bool_()}
-TABLES = ("python.comm_collective", "python.torch_step_timing", "python.trace_event", "process.rank", "process.exit")
+TABLES = (
+    "python.comm_collective",
+    "python.torch_step_timing",
+    "python.trace_event",
+    "python.checkpoint",
+    "process.rank",
+    "process.exit",
+)
 OPS = ("all_reduce", "barrier", None, "it's", "ünï", "100%_\\")
 TEXTS = (None, "", "a", 'b"c', "[0, 1]")
 INTEGERS = (None, 0, 1, 2, 5, -3, 10**12)

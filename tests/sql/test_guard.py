@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster.errors import MusterError, SqlBind, SqlForbidden, SqlSyntax, TooLarge
+from muster.sql.dialect import write
 from muster.sql.engine_parser import engine_parser
 from muster.sql.functions import functions
 from muster.sql.guard import SHARD, USER, Limits, guard
@@ -103,6 +104,9 @@ def test_text_is_written_anew_and_tables_are_named() -> None:
 @pytest.mark.parametrize("sql", FAITHFUL)
 def test_rare_but_harmless_syntax_is_kept(sql: str) -> None:
     guarded = guard(sql)
+    before = repr(guarded.tree)
+    assert write(guarded.tree) == guarded.sql
+    assert repr(guarded.tree) == before, "writing a tree must not change it"
     parser = engine_parser()
     assert parser.same(parser.parse(sql), parser.parse(guarded.sql))
 

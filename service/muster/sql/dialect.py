@@ -92,7 +92,7 @@ class MusterParser(DuckDBParser):
 
 class MusterGenerator(DuckDBGenerator):
     TRANSFORMS = {  # noqa: RUF012
-        **DuckDBGenerator.TRANSFORMS,
+        **{kind: make for kind, make in DuckDBGenerator.TRANSFORMS.items() if kind is not exp.Select},
         ExportState: lambda self, node: f"{self.sql(node, 'this')} EXPORT_STATE",
         exp.Not: lambda self, node: _not(self, node),
         exp.Pow: lambda self, node: self.binary(node, "**"),
@@ -131,6 +131,7 @@ class MusterDialect(DuckDB):
     Tokenizer = MusterTokenizer
     Parser = MusterParser
     Generator = MusterGenerator
+    INDEX_OFFSET = 0  # `x[1]` stays `x[1]`; sqlglot would count from zero in between
 
     def to_json_path(self, path: exp.Expr | None) -> exp.Expr | None:
         return path
@@ -140,5 +141,5 @@ DIALECT = MusterDialect()
 
 
 def write(tree: exp.Expr, *, pretty: bool = False) -> str:
-    """The text of a tree, in one line unless `pretty`."""
-    return DIALECT.generate(tree, pretty=pretty, normalize_functions=False, comments=False)
+    """The text of a tree, in one line unless `pretty`. The tree stays as it is."""
+    return DIALECT.generate(tree, copy=False, pretty=pretty, normalize_functions=False, comments=False)

@@ -143,13 +143,29 @@ class _Labeller:
             rows = worst([rows, *(label.exactness for _, label in columns)])
             if distinct.args.get("on") is not None:
                 rows = Exactness.ARBITRARY
-        unique: frozenset[str] | None = None
-        if group is not None:
+        unique = None if group is not None or distinct is not None else self._kept_keys(select, relations)
+        if group is None and aggregates(select):
+            unique = frozenset()
+        elif group is not None:
             unique = _named(keys, select)
         elif distinct is not None:
             unique = frozenset(n.lower() for n, _ in columns)
         relation = _Relation(tuple(columns), rows, unique)
         return self._limited(select, relation, keys, env)
+
+    def _kept_keys(self, select: exp.Select, relations: Mapping[str, _Relation]) -> frozenset[str] | None:
+        """Output columns that tell the rows of a plain SELECT apart: the keys of its sources, where all are put out."""
+        keys = _joint_keys(relations)
+        if keys is None or select.args.get("laterals"):
+            return None
+        if any(is_bare_star(n) and not n.args.get("except_") for p in select.expressions for n in [unaliased(p)]):
+            return keys
+        names = {}
+        for projection in select.expressions:
+            inner = unaliased(projection)
+            if isinstance(inner, exp.Column) and not isinstance(inner.this, exp.Star):
+                names[inner.name.lower()] = (output_name(projection) or "").lower()
+        return frozenset(names[k] for k in keys) if keys <= set(names) else None
 
     def _limited(self, query: exp.Expr, relation: _Relation, keys: list[exp.Expr], env: Env) -> _Relation:
         """The relation after LIMIT and OFFSET: which rows are left is open unless the order tells all rows apart."""
@@ -319,11 +335,20 @@ class _Labeller:
 
     def _tells_apart(self, node: exp.Window, env: Env) -> bool:
         """Whether partition and order keys of a window tell the rows of its only source apart."""
-        relations = list(env[0].values())
-        keys = relations[0].keys if len(relations) == 1 else None
+        keys = _joint_keys(env[0])
         order = node.args.get("order")
         said = [*(node.args.get("partition_by") or []), *([o.this for o in order.expressions] if order is not None else [])]
         return keys is not None and keys <= {s.name.lower() for s in said if isinstance(s, exp.Column)}
+
+
+def _joint_keys(relations: Mapping[str, _Relation]) -> frozenset[str] | None:
+    """Columns that tell the rows of a join apart: the keys of all its relations. None where a name would be ambiguous."""
+    joint: frozenset[str] = frozenset()
+    for relation in relations.values():
+        if relation.keys is None or relation.keys & joint:
+            return None
+        joint |= relation.keys
+    return joint if relations else None
 
 
 def _aggregate(name: str, node: exp.Expr, given: list[Label]) -> tuple[Exactness, bool]:

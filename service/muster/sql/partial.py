@@ -77,7 +77,7 @@ def push_partial(select: exp.Select, builder: Builder) -> bool:
     _strip_alias(alone, found[0].alias)
     try:
         names = builder.describe(alone)
-        own = {c.name.lower() for c in builder.describe(_probe(alone, [exp.Star()]))}
+        own = {c.name.lower() for c in _relation_columns(alone, base, builder)}
         parts = _take_apart(alone, own, builder)
         if parts is None or _ambiguous(alone, own):
             return False
@@ -91,6 +91,10 @@ def push_partial(select: exp.Select, builder: Builder) -> bool:
         return False  # correlated, or the engine does not split what the list says it does
     select.replace(made)
     return True
+
+
+def _relation_columns(select: exp.Select, base: Placement, builder: Builder) -> tuple[ColumnType, ...]:
+    return builder.binder.columns(base.table) if base.depth == 0 else builder.describe(_probe(select, [exp.Star()]))
 
 
 def _strip_alias(select: exp.Select, alias: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from datetime import date, datetime, time
+from functools import lru_cache
 from typing import Any
 
 from sqlglot import exp
@@ -27,6 +28,11 @@ def null(type_name: str) -> exp.Expr:
 
 def type_expression(type_name: str) -> exp.DataType:
     """A type by its name in DESCRIBE, as a tree."""
+    return _type(type_name).copy()
+
+
+@lru_cache(maxsize=512)
+def _type(type_name: str) -> exp.DataType:
     tree = DIALECT.parse(f"SELECT CAST(NULL AS {type_name})")[0]
     cast = tree.find(exp.Cast) if tree is not None else None
     if cast is None:

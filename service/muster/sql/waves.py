@@ -29,6 +29,7 @@ from muster.sql.scopes import (
     makes_rows,
     own_nodes,
     sources,
+    table_key,
     windows,
 )
 from muster.sql.types import can_be_literal, is_python_exact
@@ -209,6 +210,8 @@ def _may_mean(column: exp.Column, names: dict[str, set[str] | None]) -> bool:
 
 
 def _names_of(source: Source, builder: Builder) -> set[str] | None:
+    if isinstance(source.node, exp.Table) and source.node.db:
+        return {c.name.lower() for c in builder.binder.columns(table_key(source.node))}
     query = exp.select("*").from_(source.node.copy())
     try:
         return {c.name.lower() for c in builder.describe(_in_context(query, source.node))}

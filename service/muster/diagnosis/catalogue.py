@@ -160,6 +160,7 @@ def _check_local(source: Source, workspace: Workspace, steps: Mapping[str, tuple
     try:
         for i, derived in enumerate(diagnosis.derived):
             place, what = ("derived", i, "sql"), derived.name
+            workspace.describe(derived.sql)
             workspace.derive(derived.name, derived.sql)
         for i, check in enumerate(diagnosis.checks):
             place, what = ("checks", i, "sql"), check.name

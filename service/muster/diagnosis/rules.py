@@ -17,7 +17,7 @@ from muster.diagnosis.schema import Check, Lang
 from muster.diagnosis.schema import Finding as Rule
 from muster.diagnosis.template import render
 from muster.diagnosis.texts import one_line, say
-from muster.diagnosis.verdict import check_status
+from muster.diagnosis.verdict import check_status, uncovered
 from muster.diagnosis.workspace import COVERAGE, ROSTER, Workspace
 from muster.engine import quote
 from muster.errors import MusterError
@@ -27,31 +27,39 @@ from muster.sql.plan import ParamValue
 
 EVIDENCE_ROWS = 16
 SERIES_ROWS = 10
+MAX_SERIES = 10_000
 MAX_FINDINGS = 64
 MESSAGE = 600
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What a diagnosis made of its steps. `gates`: check to (gate, its text)."""
+    """What a diagnosis made of its steps. `gates`: check to (gate, its text); `gaps`: check to (ranks that answered its
+    step, ranks of the job) where these differ."""
 
     findings: list[Finding] = field(default_factory=list)
     gates: dict[str, tuple[str, str]] = field(default_factory=dict)
     observed: dict[str, float | int | str | None] = field(default_factory=dict)
     facts: dict[str, dict[str, Any]] = field(default_factory=dict)
 
-    def checks(self, loaded: Loaded, lang: Lang, findings: Sequence[Finding]) -> list[CheckResult]:
-        """The checks, given the findings as they count in the end."""
+    gaps: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    def checks(self, loaded: Loaded, lang: Lang, findings: Sequence[Finding], enough: bool) -> list[CheckResult]:
+        """The checks, given the findings as they count in the end. `enough`: gaps in coverage are allowed."""
         of_check = {f.name: f.check for f in loaded.diagnosis.findings}
-        return [self._check(c, loaded, lang, [f for f in findings if of_check.get(f.id) == c.name])
+        return [self._check(c, loaded, lang, [f for f in findings if of_check.get(f.id) == c.name], enough)
                 for c in loaded.diagnosis.checks]  # fmt: skip
 
-    def _check(self, check: Check, loaded: Loaded, lang: Lang, findings: Sequence[Finding]) -> CheckResult:
+    def _check(self, check: Check, loaded: Loaded, lang: Lang, findings: Sequence[Finding], enough: bool) -> CheckResult:
         gate, text = self.gates.get(check.name, (None, None))
+        if gate is None and check.name in self.gaps:
+            answered, world = self.gaps[check.name]
+            text = say(lang, "rests_on", a=answered, n=world)
+            gate = "coverage" if check.required and not enough else None
         return CheckResult(
             loaded.diagnosis.id, check.name, check.title.of(lang), check.step, check.required,
             check_status(findings, gate), self.observed.get(check.name), check.unit, gate,
-            text or (findings[0].message if findings else None),
+            findings[0].message if findings and gate is None else text,
         )  # fmt: skip
 
 
@@ -72,6 +80,9 @@ def apply(
     workspace.add_rows("coverage", COVERAGE, _coverage_rows(loaded, results, view))
     workspace.add_params(diagnosis.parameters, values)
     for check in diagnosis.checks:
+        coverage = results[check.step].coverage
+        if uncovered(coverage, view):
+            outcome.gaps[check.name] = (coverage.answered, coverage.world_size)
         error = results[check.step].error
         if error is not None:
             text = say(lang, "step_failed", step=check.step, error=one_line(error.detail))
@@ -88,13 +99,13 @@ def apply(
             _gate(check, loaded, workspace, outcome, lang, root)
     for rule in diagnosis.findings:
         try:
-            found = workspace.ask(rule.sql).slice(0, MAX_FINDINGS).to_pylist()
+            found = workspace.ask(rule.sql, MAX_FINDINGS)
             outcome.findings += [_finding(rule, row, loaded, workspace, lang) for row in found]
         except (MusterError, ValueError) as error:
             _broken(rule.check, rule.name, root or error, outcome, lang)
     for fact in diagnosis.facts:
         try:
-            facts = workspace.ask(fact.sql).slice(0, 1).to_pylist()
+            facts = workspace.ask(fact.sql, 1)
         except MusterError:
             continue  # the step it reads has its own error in the report
         if facts:
@@ -106,7 +117,7 @@ def _gate(
     check: Check, loaded: Loaded, workspace: Workspace, outcome: Outcome, lang: Lang, root: MusterError | None
 ) -> None:
     try:
-        rows = workspace.ask(check.sql or "").to_pylist()
+        rows = workspace.ask(check.sql or "", 1)
     except MusterError as error:
         _broken(check.name, check.name, root or error, outcome, lang)
         return
@@ -155,20 +166,15 @@ def _evidence(rule: Rule, ranks: Sequence[int], loaded: Loaded, workspace: Works
     if not rule.evidence:
         return Evidence()
     types = {c.name: c for c in loaded.columns[rule.step]}
-    columns = ", ".join(quote(n) for n in rule.evidence)
-    sql = f"SELECT {columns} FROM {quote(rule.step)}"
-    rows = workspace.ask(sql)
-    if "rank" in types and ranks:
+    sql = f"SELECT {', '.join(quote(n) for n in rule.evidence)} FROM {quote(rule.step)}"
+    if "rank" in types:
         shown = ranks[:EVIDENCE_ROWS]
         order = " ".join(f"WHEN {r} THEN {i}" for i, r in enumerate(shown))
-        listed = ", ".join(str(r) for r in shown)
-        rows = workspace.ask(f"{sql} WHERE rank IN ({listed}) ORDER BY CASE rank {order} END")
-    elif "rank" in types:
-        rows = rows.slice(0, EVIDENCE_ROWS)
+        where = f" WHERE rank IN ({', '.join(map(str, shown))}) ORDER BY CASE rank {order} END" if shown else ""
+        rows = workspace.ask(sql + where, EVIDENCE_ROWS)
     else:
-        rows = rows.slice(max(0, rows.num_rows - SERIES_ROWS))
-    lists = [c.to_pylist() for c in rows.columns]
-    return Evidence(tuple(types[n] for n in rule.evidence), tuple(zip(*lists, strict=True)))
+        rows = workspace.ask(sql, MAX_SERIES)[-SERIES_ROWS:]
+    return Evidence(tuple(types[n] for n in rule.evidence), tuple(tuple(r.values()) for r in rows))
 
 
 def _number(value: Any) -> float | int | str | None:

@@ -117,7 +117,9 @@ class DiagnosisService:
             (f for _, o in outcomes for f in o.findings), phase=now.phase, required=required, enough=enough
         )
         checks = tuple(
-            c for x, o in outcomes for c in o.checks(x, lang, [f for f in findings if f.diagnosis == x.diagnosis.id])
+            c
+            for x, o in outcomes
+            for c in o.checks(x, lang, [f for f in findings if f.diagnosis == x.diagnosis.id], enough)
         )
         status = rules_of_verdict.status_of(findings, checks, phase=now.phase, enough=enough)
         candidates = drain_candidates(findings, view)

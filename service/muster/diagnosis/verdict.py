@@ -13,13 +13,16 @@ _STATUS = (Status.PASS, Status.UNKNOWN, Status.WARN, Status.FAIL)
 _SETTLED = frozenset({Phase.FINISHED, Phase.FAILED})
 
 
-def covered(coverage: Coverage, view: JobView) -> float:
-    """Share of the roster about which the answer knows what there is to know: ranks that answered or were not needed, and
-    ranks that had ended cleanly, which cannot change any more."""
-    if view.world_size <= 0:
-        return 0.0
+def uncovered(coverage: Coverage, view: JobView) -> int:
+    """How many ranks the answer knows too little about. Ranks that had ended cleanly cannot change any more, so nothing is
+    missed when they do not answer."""
     ended = {r.rank for r in view.ranks if r.status is RankStatus.FINISHED}
-    return 1 - sum(m.rank not in ended for m in coverage.missing) / view.world_size
+    return sum(m.rank not in ended for m in coverage.missing)
+
+
+def covered(coverage: Coverage, view: JobView) -> float:
+    """Share of the roster that is not uncovered; 0 for an empty one."""
+    return 1 - uncovered(coverage, view) / view.world_size if view.world_size > 0 else 0.0
 
 
 def settle(findings: Iterable[Finding], *, phase: Phase, required: frozenset[str], enough: bool) -> tuple[Finding, ...]:

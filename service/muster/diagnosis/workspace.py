@@ -11,7 +11,7 @@ import duckdb
 import pyarrow as pa
 
 from muster.diagnosis.schema import Parameter
-from muster.engine import arrow_of, arrow_type, open_engine, quote
+from muster.engine import arrow_type, open_engine, quote
 from muster.errors import DeadlineExceeded, StatementFailed
 from muster.model import ColumnType
 from muster.sql.plan import ParamValue
@@ -93,16 +93,18 @@ class Workspace:
 
     def derive(self, name: str, sql: str) -> None:
         """Make a table of a SELECT over what is there. Raises StatementFailed, DeadlineExceeded."""
-        self._run(lambda: self._cursor.execute(f"CREATE TEMP TABLE {quote(name)} AS {_select(sql)}"))
+        self._run(lambda: self._cursor.execute(f"CREATE TEMP TABLE {quote(name)} AS {_text(sql)}"))
 
-    def ask(self, sql: str) -> pa.Table:
-        """The answer to a SELECT over what is there. Raises StatementFailed, DeadlineExceeded."""
-        table: pa.Table = self._run(lambda: arrow_of(self._cursor, _select(sql)))
-        return table
+    def ask(self, sql: str, limit: int) -> list[dict[str, Any]]:
+        """The first rows of the answer to a SELECT over what is there. Raises StatementFailed, DeadlineExceeded."""
+        rows = self._run(lambda: self._cursor.execute(_text(sql)).fetchmany(limit))
+        names = [d[0] for d in self._cursor.description or ()]
+        return [dict(zip(names, row, strict=True)) for row in rows]
 
     def describe(self, sql: str) -> tuple[ColumnType, ...]:
-        """Output columns of a SELECT. Raises StatementFailed."""
-        rows = self._run(lambda: self._cursor.execute(f"DESCRIBE {_select(sql)}").fetchall())
+        """Output columns of a SELECT. Raises StatementFailed, also for anything that is not exactly one SELECT."""
+        _check_select(sql)
+        rows = self._run(lambda: self._cursor.execute(f"DESCRIBE {_text(sql)}").fetchall())
         return tuple(ColumnType(str(r[0]), str(r[1])) for r in rows)
 
     def _run(self, work: Any) -> Any:
@@ -118,12 +120,15 @@ class Workspace:
         self._cursor.interrupt()
 
 
-def _select(sql: str) -> str:
-    """The text of exactly one SELECT. Raises StatementFailed."""
+def _text(sql: str) -> str:
+    return sql.rstrip().rstrip(";")
+
+
+def _check_select(sql: str) -> None:
+    """Raises StatementFailed for anything that is not exactly one SELECT."""
     try:
         statements = duckdb.extract_statements(sql)
     except duckdb.Error as error:
         raise StatementFailed(str(error).strip().split("\n\n")[0]) from None
     if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
         raise StatementFailed("It is not exactly one SELECT.")
-    return sql.rstrip().rstrip(";")

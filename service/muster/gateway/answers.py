@@ -10,32 +10,15 @@ import pyarrow as pa
 import pyarrow.csv
 from starlette.responses import Response
 
+from muster.diagnosis.report import coverage_json
 from muster.errors import OverBudget, ShardFailed
 from muster.federation.service import StatementResult
 from muster.federation.values import json_rows
 from muster.gateway.requests import QueryBody
-from muster.model import Coverage
 from muster.protocol import ARROW_STREAM
 
 JSON = "application/json"
 CSV = "text/csv"
-
-
-def coverage_json(coverage: Coverage) -> dict[str, Any]:
-    """Coverage as it appears in every answer."""
-    return {
-        "world_size": coverage.world_size,
-        "answered": coverage.answered,
-        "complete": coverage.complete,
-        "states": {state.value: n for state, n in coverage.states.items()},
-        "missing": [
-            {"rank": m.rank, "host": m.host, "state": m.state.value, "reason": m.reason, "last_seen": m.last_seen}
-            for m in coverage.missing
-        ],
-        "history": {"oldest_step": coverage.history.oldest_step, "rows_lost": coverage.history.rows_lost},
-        "as_of": {"min": coverage.as_of_min, "max": coverage.as_of_max},
-        "notes": list(coverage.notes),
-    }
 
 
 def checked(result: StatementResult, body: QueryBody, max_rows: int) -> pa.Table:

@@ -110,8 +110,13 @@ def differences(
 
 
 def _rows(table: pa.Table, keep: list[int]) -> list[tuple[Any, ...]]:
-    lists = [table.column(i).to_pylist() for i in keep]
+    lists = [_exact_times(table.column(i)).to_pylist() for i in keep]
     return list(zip(*lists, strict=True)) if lists else [()] * table.num_rows
+
+
+def _exact_times(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Python's datetime has no nanoseconds: such columns are compared as integers."""
+    return column.cast(pa.int64()) if column.type == pa.timestamp("ns") else column
 
 
 def _same(a: Any, b: Any, loose: bool) -> bool:

@@ -130,4 +130,38 @@ def windowed(draw: st.DrawFn) -> str:
     return sql + (f" WHERE {draw(conditions)}" if draw(st.booleans()) else "")
 
 
-statements = st.one_of(grouped(), plain(), nested(), windowed())
+@st.composite
+def joined(draw: st.DrawFn) -> str:
+    kind = draw(st.sampled_from(["JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN", "SEMI JOIN", "ANTI JOIN", "CROSS JOIN"]))
+    left = draw(st.sampled_from([TABLE, f"(SELECT _rank, global_step, max(bytes) AS bytes FROM {TABLE} GROUP BY ALL)"]))
+    right = draw(
+        st.sampled_from(
+            ["process.rank", "cluster.nodes", "(SELECT _rank, count(*) AS pid FROM python.trace_event GROUP BY 1)"]
+        )
+    )
+    key = "b.rank" if right == "cluster.nodes" else "b._rank"
+    only_left = kind in ("SEMI JOIN", "ANTI JOIN")
+    on = draw(st.sampled_from(["", " AND a.bytes > 1", " AND b.pid < 3", " AND a.global_step % 2 = 0"]))
+    sql = f"{left} AS a {kind} {right} AS b" + ("" if kind == "CROSS JOIN" else f" ON a._rank = {key}{on}")
+    filters = ["a.bytes > 1", "a.global_step IS NULL", "a._rank IN (1, 3)", "bytes = 2 OR a._rank = 0"]
+    if not only_left:
+        filters += [
+            "b.pid IS NULL",
+            "b.pid > 0",
+            "coalesce(b.pid, 1) = 1",
+            "a.bytes > b.pid",
+            "pid IS NOT NULL AND bytes > 0",
+        ]
+    where = draw(st.lists(st.sampled_from(filters), max_size=2))
+    columns = ["a._rank", "a.bytes", "global_step"] + ([] if only_left else ["b.pid", key])
+    picked = draw(st.lists(st.sampled_from(columns), min_size=1, max_size=3, unique=True))
+    shape = draw(st.sampled_from(["rows", "count", "group"]))
+    tail = f" WHERE {' AND '.join(f'({w})' for w in where)}" if where else ""
+    if shape == "count":
+        return f"SELECT count(*), count({picked[0]}) FROM {sql}{tail}"
+    if shape == "group":
+        return f"SELECT {picked[0]} AS k, count(*), max(a.bytes) FROM {sql}{tail} GROUP BY 1"
+    return f"SELECT {', '.join(picked)} FROM {sql}{tail}"
+
+
+statements = st.one_of(grouped(), plain(), nested(), windowed(), joined())

@@ -113,7 +113,8 @@ def split(call: exp.Expr, types: Sequence[str]) -> Split | None:
         return Split(call.copy(), "count")
     if name in _AGAIN and len(types) == 1 and _in(types[0], _AGAIN[name]):
         return Split(call.copy(), name)
-    if name in ("avg", "mean") and len(types) == 1 and (types[0] in _SIGNED | _FLOATS or _decimal(types[0])):
+    # An average of decimals is finalised from its state with another rounding than directly: it is not split.
+    if name in ("avg", "mean") and len(types) == 1 and types[0] in _SIGNED | _FLOATS:
         return _state(call, "avg", ["DOUBLE" if types[0] in _FLOATS else types[0]])
     if name in _MOMENTS and len(types) == 1 and types[0] in _SIGNED | _FLOATS:
         return _state(call, name, ["DOUBLE"])

@@ -7,7 +7,6 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-import click
 import typer
 from rich.console import Console
 from rich.markup import escape
@@ -17,6 +16,7 @@ from muster.cli import agent, demo, gateway, health, jobs, query, run, token
 from muster.errors import MusterError
 
 NO_VERDICT = 3
+INTERRUPTED = 130
 EXIT_CODES = "Exit codes: 0 pass, 1 warn, 2 fail, 3 unknown and everything that is not a verdict."
 
 
@@ -39,37 +39,33 @@ def build() -> typer.Typer:
 
 
 def run_cli(args: Sequence[str]) -> int:
-    """Run one command line; returns its exit code and raises nothing but KeyboardInterrupt's code 130."""
+    """Run one command line and return its exit code. Raises nothing."""
     console = Console(stderr=True, soft_wrap=True)
     try:
         command = typer.main.get_command(build())
-        code = command.main(list(args), prog_name="muster", standalone_mode=False)
-        return int(code) if isinstance(code, int) else 0
-    except click.exceptions.NoArgsIsHelpError as error:
-        print(error.format_message())
-        return 0 if not args else NO_VERDICT
-    except click.UsageError as error:
-        error.show()
-        return NO_VERDICT
-    except click.exceptions.Exit as error:
-        return error.exit_code
-    except click.exceptions.Abort:
-        return 130
-    except click.ClickException as error:
-        error.show()
-        return NO_VERDICT
+        code = command.main(list(args) or ["--help"], prog_name="muster", standalone_mode=False)
+        return code if isinstance(code, int) else 0
     except MusterError as error:
         say_error(console, error)
-        return NO_VERDICT
-    except KeyboardInterrupt:
-        return 130
+    except (KeyboardInterrupt, typer.Abort):
+        return INTERRUPTED
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return NO_VERDICT
-    except Exception:
-        traceback.print_exc()
-        console.print("[red]error[/] this is a bug in muster")
-        return NO_VERDICT
+    except Exception as error:
+        if not _show_usage(error):
+            traceback.print_exc()
+            console.print("[red]error[/] this is a bug in muster")
+    return NO_VERDICT
+
+
+def _show_usage(error: Exception) -> bool:
+    """Say what is wrong with the command line, if that is what it is. Typer brings its own copy of click, whose classes
+    have no public name: they are known by their methods."""
+    show = getattr(error, "show", None)
+    if not callable(show) or not hasattr(error, "exit_code"):
+        return False
+    show()
+    return True
 
 
 def say_error(console: Console, error: MusterError) -> None:

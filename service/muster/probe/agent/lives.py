@@ -71,6 +71,7 @@ class Life:
         self._exit_row: Exit | None = None
         self._pidfd: int | None = None
         self._gone_ns: int | None = None
+        self._status: int | None = None
 
     @property
     def rank(self) -> int:
@@ -101,8 +102,7 @@ class Life:
         if self.alive:
             self.exit = None
             return
-        status = proc.exit_status(self._pidfd) if self._pidfd is not None else None
-        self.exit = self._exit_of(status)
+        self.exit = self._exit_of(self._wait_status())
 
     def close(self) -> None:
         for reader in self._readers.values():
@@ -143,6 +143,15 @@ class Life:
 
     def is_main(self, thread_id: int | None) -> bool:
         return self.meta is not None and thread_id in (None, self.meta.main_thread_id)
+
+    def _wait_status(self) -> int | None:
+        """How the process ended, as the kernel tells its parent; remembered, since it can be asked only for a while."""
+        if self._status is None and self.meta is not None and self.same_machine_boot:
+            if self._pidfd is not None:
+                self._status = proc.exit_status(self._pidfd)
+            if self._status is None:
+                self._status = proc.zombie_status(self.meta.pid, self.meta.start_ticks)
+        return self._status
 
     def _look_at_process(self) -> None:
         alive = self.directory.alive()

@@ -36,6 +36,17 @@ def main_thread(pid: int, root: Path = Path("/proc")) -> ThreadState:
     return ThreadState(fields[0], wchan if wchan not in ("", "0") else None, int(fields[19]))
 
 
+def zombie_status(pid: int, start_ticks: int | None, root: Path = Path("/proc")) -> int | None:
+    """The wait status of a process that has ended and not been reaped (field 52 of /proc/<pid>/stat); else None."""
+    try:
+        fields = (root / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    if fields[0] != "Z" or start_ticks not in (None, int(fields[19])):
+        return None
+    return int(fields[49])
+
+
 def boot_id(root: Path = Path("/proc")) -> str | None:
     try:
         return (root / "sys/kernel/random/boot_id").read_text().strip()

@@ -43,7 +43,7 @@ def health(
 ) -> None:
     from muster.client import Client
 
-    options = {
+    options: dict[str, object] = {
         "diagnosis": diagnosis,
         "params": pairs(param),
         "deadline": deadline,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 
 from muster.sql.plan import Plan, Statement
 from muster.sql.planner import Planner
@@ -13,6 +14,7 @@ from sql.jobs import Job, catalogue, make_job
 from sql.local_run import LocalRun
 
 QUERIES = Path(__file__).parent / "queries"
+CATALOGUE = Path(__file__).parents[2] / "queries"
 LAYOUT = ([0, 1], [], [2, 3], [4], [5])
 PARAMS = {"step_window": 3, "k": 2, "missing": None, "q": 0.5, "op": "all_reduce"}
 
@@ -74,3 +76,25 @@ def test_coordinator_alone_is_rank_0(job: Job, spread: LocalRun, planner: Planne
 def test_no_shard_at_all_is_an_empty_table(planner: Planner, sql: str) -> None:
     nobody = make_job(1, ranks=1, empty=[0])
     check(nobody, LocalRun([], nobody.nodes), planner, Statement("q", sql, PARAMS))
+
+
+def steps() -> list[tuple[str, str, dict[str, object]]]:
+    """Every step of every diagnosis, with the defaults of its parameters."""
+    found = []
+    for path in sorted(CATALOGUE.glob("*.yaml")):
+        diagnosis = yaml.safe_load(path.read_text())
+        defaults = {name: p.get("default") for name, p in (diagnosis.get("parameters") or {}).items()}
+        found += [(f"{diagnosis['id']}.{s['name']}", s["sql"], defaults) for s in diagnosis.get("steps") or []]
+    return found
+
+
+@pytest.mark.parametrize("seed", [1])
+@pytest.mark.parametrize(("name", "sql", "defaults"), steps(), ids=[s[0] for s in steps()])
+def test_step_of_a_diagnosis_equals_one_duckdb(
+    planner: Planner, gatherer: Planner, name: str, sql: str, defaults: dict[str, object], seed: int
+) -> None:
+    large = make_job(seed, empty=(seed,), most=200)
+    run = large.spread(LAYOUT)
+    params = {k: v for k, v in defaults.items() if f"${k}" in sql}
+    for made in (planner, gatherer):
+        check(large, run, made, Statement(name, sql, params))  # type: ignore[arg-type]

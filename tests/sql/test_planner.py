@@ -235,6 +235,8 @@ def test_explain_shows_routes_filters_and_exactness(planner: Planner) -> None:
         ("SELECT row_number() OVER (ORDER BY op), rank() OVER (ORDER BY op) FROM {t}", "arbitrary exact"),
         ("SELECT g, lag(s) OVER (ORDER BY g) FROM (SELECT global_step g, sum(bytes) s FROM {t} GROUP BY 1)", "exact exact"),
         ("SELECT DISTINCT ON (op) op, bytes FROM {t}", "arbitrary arbitrary"),
+        ("SELECT g AS x FROM (SELECT global_step g, sum(bytes) s FROM {t} GROUP BY 1) ORDER BY s DESC, g LIMIT 1", "exact"),
+        ("SELECT s FROM (SELECT global_step g, sum(bytes) s FROM {t} GROUP BY 1) ORDER BY g % 2 LIMIT 1", "arbitrary"),
         ("SELECT sum(bytes * 2 + 1), sum(bytes * 0.5), sum(bytes / 2), sum(ln(bytes)) FROM {t}", "exact exact float float"),
     ],
 )  # fmt: skip

@@ -51,13 +51,17 @@ class Label:
     summable: bool = False
 
 
+Keys = tuple[frozenset[str], ...]
+"""Each set alone tells the rows apart; none is known where there is no set."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Relation:
-    """Output columns in order, and the label of the set of rows. `keys`: columns that tell the rows apart, if known."""
+    """Output columns in order, and the label of the set of rows. `keys`: sets of columns that tell the rows apart."""
 
     columns: tuple[tuple[str, Label], ...]
     rows: Exactness = Exactness.EXACT
-    keys: frozenset[str] | None = None
+    keys: Keys = ()
 
     def find(self, name: str) -> Label | None:
         found = [label for n, label in self.columns if n.lower() == name]
@@ -143,29 +147,29 @@ class _Labeller:
             rows = worst([rows, *(label.exactness for _, label in columns)])
             if distinct.args.get("on") is not None:
                 rows = Exactness.ARBITRARY
-        unique = None if group is not None or distinct is not None else self._kept_keys(select, relations)
-        if group is None and aggregates(select):
-            unique = frozenset()
+        if distinct is not None:
+            unique: Keys = (frozenset(n.lower() for n, _ in columns),)
         elif group is not None:
             unique = _named(keys, select)
-        elif distinct is not None:
-            unique = frozenset(n.lower() for n, _ in columns)
+        elif aggregates(select):
+            unique = (frozenset(),)
+        else:
+            unique = self._kept_keys(select, relations)
+        unique += _numbers(select)
         relation = _Relation(tuple(columns), rows, unique)
         return self._limited(select, relation, keys, env)
 
-    def _kept_keys(self, select: exp.Select, relations: Mapping[str, _Relation]) -> frozenset[str] | None:
-        """Output columns that tell the rows of a plain SELECT apart: the keys of its sources, where all are put out."""
-        keys = _joint_keys(relations)
-        if keys is None or select.args.get("laterals"):
-            return None
-        if any(is_bare_star(n) and not n.args.get("except_") for p in select.expressions for n in [unaliased(p)]):
-            return keys
+    def _kept_keys(self, select: exp.Select, relations: Mapping[str, _Relation]) -> Keys:
+        """Output columns that tell the rows of a plain SELECT apart: keys of its sources, where all are put out."""
+        found = _joint_keys(relations) if not select.args.get("laterals") else ()
         names = {}
         for projection in select.expressions:
             inner = unaliased(projection)
+            if is_bare_star(inner) and not inner.args.get("except_"):
+                return found
             if isinstance(inner, exp.Column) and not isinstance(inner.this, exp.Star):
                 names[inner.name.lower()] = (output_name(projection) or "").lower()
-        return frozenset(names[k] for k in keys) if keys <= set(names) else None
+        return tuple(frozenset(names[k] for k in keys) for keys in found if keys <= set(names))
 
     def _limited(self, query: exp.Expr, relation: _Relation, keys: list[exp.Expr], env: Env) -> _Relation:
         """The relation after LIMIT and OFFSET: which rows are left is open unless the order tells all rows apart."""
@@ -186,7 +190,9 @@ class _Labeller:
             elif isinstance(o, exp.Column):
                 said.add(o.name.lower())
         texts = {write(o) for o in ordered}
-        covered = covered or names <= said or bool(relation.keys is not None and relation.keys <= said)
+        if isinstance(query, exp.Select):
+            said |= {(output_name(p) or "").lower() for p in query.expressions if write(unaliased(p)) in texts}
+        covered = covered or names <= said or any(k <= said for k in relation.keys)
         covered = covered or bool(keys and all(write(k) in texts for k in keys))
         label = worst(
             [
@@ -335,20 +341,32 @@ class _Labeller:
 
     def _tells_apart(self, node: exp.Window, env: Env) -> bool:
         """Whether partition and order keys of a window tell the rows of its only source apart."""
-        keys = _joint_keys(env[0])
         order = node.args.get("order")
-        said = [*(node.args.get("partition_by") or []), *([o.this for o in order.expressions] if order is not None else [])]
-        return keys is not None and keys <= {s.name.lower() for s in said if isinstance(s, exp.Column)}
+        parts = [*(node.args.get("partition_by") or []), *([o.this for o in order.expressions] if order else [])]
+        said = {p.name.lower() for p in parts if isinstance(p, exp.Column)}
+        return any(keys <= said for keys in _joint_keys(env[0]))
 
 
-def _joint_keys(relations: Mapping[str, _Relation]) -> frozenset[str] | None:
-    """Columns that tell the rows of a join apart: the keys of all its relations. None where a name would be ambiguous."""
-    joint: frozenset[str] = frozenset()
+def _joint_keys(relations: Mapping[str, _Relation]) -> Keys:
+    """Columns that tell the rows of a join apart: keys of all its relations together, names that two share left out."""
+    if not relations:
+        return ()
+    joint: Keys = (frozenset(),)
     for relation in relations.values():
-        if relation.keys is None or relation.keys & joint:
-            return None
-        joint |= relation.keys
-    return joint if relations else None
+        joint = tuple(a | b for a in joint for b in relation.keys if not a & b)[:8]
+    return joint
+
+
+def _numbers(select: exp.Select) -> Keys:
+    """Output columns that number all rows: `row_number()` without PARTITION BY."""
+    found = []
+    for projection in select.expressions:
+        inner = unaliased(projection)
+        numbers = isinstance(inner, exp.Window) and function_name(inner.this) == "row_number"
+        name = output_name(projection)
+        if numbers and name and not inner.args.get("partition_by") and not inner.args.get("alias"):
+            found.append(frozenset({name.lower()}))
+    return tuple(found)
 
 
 def _aggregate(name: str, node: exp.Expr, given: list[Label]) -> tuple[Exactness, bool]:
@@ -378,19 +396,19 @@ def _grouping_parts(group: exp.Group) -> list[exp.Expr]:
     return [g for k in ("grouping_sets", "cube", "rollup") for g in group.args.get(k) or [] if isinstance(g, exp.Expr)]
 
 
-def _named(keys: list[exp.Expr], select: exp.Select) -> frozenset[str] | None:
-    """The output names of the keys, None where one of them is not an output column."""
+def _named(keys: list[exp.Expr], select: exp.Select) -> Keys:
+    """The output names of the keys; none where one of them is not an output column."""
     names = {write(unaliased(p)): (output_name(p) or "").lower() for p in select.expressions}
     aliases = {p.alias.lower() for p in select.expressions if isinstance(p, exp.Alias)}
     found = []
     for key in keys:
-        name = names.get(write(key)) or (
-            key.name.lower() if isinstance(key, exp.Column) and key.name.lower() in aliases else ""
-        )
+        name = names.get(write(key))
+        if not name and isinstance(key, exp.Column) and key.name.lower() in aliases:
+            name = key.name.lower()
         if not name:
-            return None
+            return ()
         found.append(name)
-    return frozenset(found)
+    return (frozenset(found),)
 
 
 def _is_exact_cast(node: exp.Cast) -> bool:

@@ -1,76 +1,86 @@
-"""Checkpoints: torch.save and torch.distributed.checkpoint, as spans of phase `checkpoint` and rows of
-python.checkpoint. Paths are hashed by the recorder, never kept."""
+"""Checkpoints: torch.save to a file, and torch.distributed.checkpoint."""
 
 from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable
 from time import perf_counter_ns
 from types import ModuleType
 from typing import Any
 
-from muster.probe.collectors.patches import Patches
+from muster.probe.collectors.patching import Patches
 from muster.probe.recorder import Recorder
 
-_DISTRIBUTED = "torch.distributed.checkpoint.state_dict_saver"
+PHASE = "checkpoint"
 
 
 class Checkpoints:
-    """Patches the functions that write checkpoints. The row is written when the call returns; for `async_save` that is
-    when the copy is made, while a thread goes on writing."""
+    """A span of phase checkpoint around each save, and a row of python.checkpoint after it."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
 
-    def install(self, patches: Patches) -> None:
-        wrap = self._wrapper
-        patches.when_imported(
-            "torch.serialization", lambda m: patches.replace(m, "save", wrap("torch.save", _file), everywhere=True)
-        )
-        patches.when_imported(_DISTRIBUTED, lambda m: self._patch_distributed(patches, m))
+    def install_save(self, serialization: ModuleType, patches: Patches) -> None:
+        """`serialization`: torch.serialization."""
+        patches.replace(serialization, "save", self._save)
 
-    def _patch_distributed(self, patches: Patches, module: ModuleType) -> None:
-        for name in ("save", "async_save"):
-            patches.replace(module, name, self._wrapper("distributed", _checkpoint_id), everywhere=True)
+    def install_distributed(self, saver: ModuleType, patches: Patches) -> None:
+        """`saver`: torch.distributed.checkpoint.state_dict_saver. An asynchronous save is recorded as the time that the
+        training waits for it; the rest happens beside it."""
+        patches.replace(saver, "save", lambda original: self._distributed(original, "distributed"))
+        patches.replace(saver, "async_save", lambda original: self._distributed(original, "distributed async"))
 
-    def _wrapper(self, kind: str, path_of: Callable[..., object]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def _save(self, original: Any) -> Any:
+        @functools.wraps(original)
+        def save(obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
+            path = _path(f)
+            if path is None or self._inside() or not self._recorder.active:
+                return original(obj, f, *args, **kwargs)
+            return self._recorded(lambda: original(obj, f, *args, **kwargs), "torch.save", path)
+
+        return save
+
+    def _distributed(self, original: Any, kind: str) -> Any:
+        @functools.wraps(original)
+        def save(*args: Any, **kwargs: Any) -> Any:
+            if self._inside() or not self._recorder.active:
+                return original(*args, **kwargs)
+            path = kwargs.get("checkpoint_id")
+            if path is None:
+                path = getattr(kwargs.get("storage_writer"), "path", None)
+            return self._recorded(lambda: original(*args, **kwargs), kind, path)
+
+        return save
+
+    def _inside(self) -> bool:
+        """Whether a save or a checkpoint span of the script is open already on this thread."""
+        return PHASE in self._recorder.spans.open_phases()
+
+    def _recorded(self, call: Any, kind: str, path: Any) -> Any:
         recorder = self._recorder
-
-        def make(original: Callable[..., Any]) -> Callable[..., Any]:
-            @functools.wraps(original)
-            def save(*args: Any, **kwargs: Any) -> Any:
-                if not recorder.active:
-                    return original(*args, **kwargs)
-                span = recorder.spans.open(kind, "checkpoint")
-                started = perf_counter_ns()
-                try:
-                    result = original(*args, **kwargs)
-                except BaseException as error:
-                    recorder.spans.close(span, error=error)
-                    raise
-                recorder.spans.close(span)
-                path = path_of(args, kwargs)
-                recorder.checkpoint(
-                    kind=kind, duration_ms=(perf_counter_ns() - started) / 1e6, nbytes=_size(path), path=path
-                )
-                return result
-
-            return save
-
-        return make
+        span = recorder.spans.open(kind, PHASE)
+        began = perf_counter_ns()
+        try:
+            result = call()
+        except BaseException as error:
+            recorder.spans.close(span, error=error)
+            raise
+        duration = (perf_counter_ns() - began) / 1e6
+        recorder.spans.close(span)
+        recorder.checkpoint(kind=kind, duration_ms=duration, nbytes=_size(path), path=path)
+        return result
 
 
-def _file(args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
-    return args[1] if len(args) > 1 else kwargs.get("f")
+def _path(file: Any) -> str | None:
+    """The path that is written to; None for a buffer in memory."""
+    if isinstance(file, str | os.PathLike):
+        return os.fspath(file)  # type: ignore[no-any-return, unused-ignore]
+    name = getattr(file, "name", None)
+    return name if isinstance(name, str) else None
 
 
-def _checkpoint_id(args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
-    return kwargs.get("checkpoint_id")
-
-
-def _size(path: object) -> int | None:
+def _size(path: Any) -> int | None:
     try:
-        return os.stat(path).st_size if isinstance(path, str | os.PathLike) and os.path.isfile(path) else None
-    except OSError:
+        return os.stat(path).st_size if os.path.isfile(path) else None
+    except (OSError, TypeError, ValueError):
         return None

@@ -1,123 +1,242 @@
-"""Calls of torch.distributed, as rows of python.comm_collective. Object operations and others that are made of several
-count once; asynchronous ones are closed when they are waited for."""
+"""Plain collectives: the functions of torch.distributed, recorded once each, whatever they call inside."""
 
 from __future__ import annotations
 
 import functools
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from types import ModuleType
 from typing import Any
 
 from muster.probe.collectives import Op
-from muster.probe.collectors.generation import Generation
-from muster.probe.collectors.groups import Groups, next_seq
-from muster.probe.collectors.operations import OPERATIONS, Operation, argument, content
-from muster.probe.collectors.patches import Patches
+from muster.probe.collectors.groups import Groups, KnownGroup
+from muster.probe.collectors.ops import SPECS, Call, Spec, reader
+from muster.probe.collectors.patching import Patches
 from muster.probe.collectors.works import Works
 from muster.probe.recorder import Recorder
 
-Function = Callable[..., Any]
+PATCH = "patch"
 
 
 class Inside(threading.local):
-    """Whether this thread is inside a recorded operation already."""
+    """Whether this thread is inside an operation that is being recorded: then what it calls is part of it."""
 
-    busy = False
+    operation = False
+
+
+class DtypeNames(dict[Any, str]):
+    """`float32` for `torch.float32`."""
+
+    def __missing__(self, dtype: Any) -> str:
+        name = self[dtype] = str(dtype).removeprefix("torch.")
+        return name
 
 
 class Collectives:
-    """Patches every function of OPERATIONS that this version of torch has."""
+    """Records calls. Made when torch.distributed.distributed_c10d has been imported."""
 
-    def __init__(self, recorder: Recorder, groups: Groups, generation: Generation) -> None:
-        self._recorder = recorder
-        self._groups = groups
-        self._generation = generation
-        self._inside = Inside()
-        self._works = Works(recorder)
+    def __init__(self, recorder: Recorder, c10d: ModuleType, works: Works) -> None:
+        self.recorder = recorder
+        self.log = recorder.collectives
+        self.works = works
+        self.groups = Groups(recorder, c10d)
+        self.inside = Inside()
+        self.dtypes = DtypeNames()
+        self._c10d = c10d
+        self._world = c10d._world
+        self.is_compiling: Callable[[], bool] = bool  # torch.compiler's own, once that is imported: the tracer knows it
 
     def install(self, patches: Patches) -> None:
-        patches.when_imported("torch.distributed.distributed_c10d", lambda module: self._patch(patches, module))
+        """Replace the functions, and the waits."""
+        c10d = self._c10d
+        for name, spec in SPECS.items():
+            patches.replace(c10d, name, partial(self._wrap, name, spec))
+        patches.replace(c10d, "batch_isend_irecv", self._batch)
+        patches.replace(c10d, "_coalescing_manager", self._coalescing)
+        patches.replace(c10d.Work, "wait", self.works.timed)
+        patches.replace(c10d.Work, "get_future", self.works.hand_over)
+        patches.replace(sys.modules["torch"]._C.Future, "wait", self.works.timed)
 
-    def _patch(self, patches: Patches, c10d: ModuleType) -> None:
-        for operation in OPERATIONS.values():
-            make = functools.partial(self._wrapper, operation)
-            patches.replace(c10d, operation.name, make, everywhere=True)
-        self._works.install(patches, c10d.Work)
+    def _wrap(self, name: str, spec: Spec, original: Any) -> Any:
+        return self.wrap(original, name.lstrip("_"), spec)
 
-    def _wrapper(self, operation: Operation, original: Function) -> Function:
-        recorder, inside, begin = self._recorder, self._inside, self._begin
-        torch: Any = sys.modules["torch"]
+    def passes(self) -> bool:
+        """Whether a call is none of ours: the recording is over or in another process, the call is part of one that is
+        recorded, or a compiler is tracing it (the first test, since the tracer reads on until here)."""
+        return self.is_compiling() or self.inside.operation or not self.recorder.active
+
+    def wrap(self, original: Any, op_name: str, spec: Spec) -> Any:
+        """A function that records and calls `original`."""
+        read = reader(original, spec, self.dtypes.__getitem__)
+        passes, inside = self.passes, self.inside
 
         @functools.wraps(original)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling() or not recorder.active or inside.busy:
+        def recorded(*args: Any, **kwargs: Any) -> Any:
+            if passes():
                 return original(*args, **kwargs)
-            begun = begin(operation, args, kwargs)
+            begun = self._begin(op_name, spec, read, args, kwargs)
             if begun is None:
                 return original(*args, **kwargs)
-            op, asynchronous, on_device = begun
-            inside.busy = True
+            op, call, known, number = begun
+            inside.operation = True
             try:
                 result = original(*args, **kwargs)
             except BaseException as error:
-                recorder.collectives.end(op, error=error)
+                self.log.end(op, timing_source=self._source(spec, call), error=error)
                 raise
             finally:
-                inside.busy = False
-            self._end(op, result, asynchronous, on_device)
+                inside.operation = False
+                if number is not None:
+                    known.passed((self._number(known) or 0) - number)
+            if call.async_op and result is not None:
+                self.log.launched(op)
+                self._track(result, op, "wait" if call.on_cpu or spec.blocks else "enqueue")
+            else:
+                self.log.end(op, timing_source=self._source(spec, call))
             return result
 
-        return call
+        return recorded
 
     def _begin(
-        self, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Op | None, bool, bool] | None:
-        """Begin to record a call; None where there is nothing to record."""
-        recorder = self._recorder
+        self, op_name: str, spec: Spec, read: Callable[..., Call], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Op | None, Call, KnownGroup, int | None] | None:
+        """None for a call that is not to be recorded."""
         try:
-            found = self._groups.resolve(argument(operation.group, args, kwargs))
-            if found is None:
+            call = read(args, kwargs)
+            pg = self.groups.member(call.group)
+            if pg is None or pg in self._world.pg_coalesce_state:
                 return None
-            process_group, group = found
-            if recorder.counter.comm_source is None:
-                recorder.counter.watch_comm("patch")
-            asynchronous = operation.returns_work or bool(argument(operation.async_op, args, kwargs))
-            what = content(argument(operation.tensors, args, kwargs))
-            op = recorder.collectives.begin(
-                operation.name,
-                group,
-                nbytes=what.nbytes,
-                shape=what.shape,
-                dtype=what.dtype,
-                async_op=asynchronous,
-                peer=self._peer(operation, process_group, args, kwargs),
-                in_splits=argument(operation.in_splits, args, kwargs),
-                out_splits=argument(operation.out_splits, args, kwargs),
-                seq=next_seq(process_group) if operation.has_seq else None,
-            )
+            known = self.groups.known(pg)
+            group = known.group
+            if group.rank is None:
+                return None
+            self.works.sweep()
+            number = known.sequence(pg)
+            peer = call.peer
+            if peer is not None and call.peer_in_group and group.ranks is not None:
+                peer = group.ranks[peer]
+            point = spec.point_to_point
+            op = self.log.begin(
+                op_name, group, nbytes=call.nbytes, shape=call.shape, dtype=call.dtype, async_op=call.async_op,
+                peer=peer, in_splits=call.in_splits, out_splits=call.out_splits,
+                seq=None if point or number is None else number + 1,
+            )  # fmt: skip
+            return op, call, known, number if point else None
         except Exception as error:
-            recorder.count_error(f"collectives.{operation.name}", error)
+            self.recorder.count_error(f"collectives.{op_name}", error)
             return None
-        return op, asynchronous, what.on_device
 
-    def _end(self, op: Op | None, result: Any, asynchronous: bool, on_device: bool) -> None:
-        log = self._recorder.collectives
-        if asynchronous and result is not None:
-            log.launched(op)
-            self._works.follow(result, op, on_device)
-        else:
-            # work on a device that was only enqueued: its time says how long the launch took
-            log.end(op, timing_source="enqueue" if on_device else "sync")
-        if self._generation.pending:
-            self._generation.settle()
+    def _track(self, result: Any, op: Op | None, source: str) -> None:
+        try:
+            self.works.track(result, op, source)
+        except Exception as error:
+            self.recorder.count_error("collectives.track", error)
+            self.log.end(op, timing_source=source)
 
-    def _peer(self, operation: Operation, group: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
-        if operation.peer is None:
+    @staticmethod
+    def _number(known: KnownGroup) -> int | None:
+        pg = known.pg()
+        return None if pg is None else known.sequence(pg)
+
+    @staticmethod
+    def _source(spec: Spec, call: Call) -> str:
+        return "sync" if call.on_cpu or spec.blocks else "enqueue"
+
+    def _batch(self, original: Any) -> Any:
+        """A batch of sends and receives. Backends that send them one by one are recorded one by one; a batch that goes out
+        as one is one operation."""
+
+        @functools.wraps(original)
+        def batch_isend_irecv(p2p_op_list: Any) -> Any:
+            if self.passes():
+                return original(p2p_op_list)
+            begun = self._begin_batch(p2p_op_list)
+            if begun is None:
+                return original(p2p_op_list)
+            op, source = begun
+            self.inside.operation = True
+            try:
+                works = original(p2p_op_list)
+            except BaseException as error:
+                self.log.end(op, timing_source=source, error=error)
+                raise
+            finally:
+                self.inside.operation = False
+            self.log.launched(op)
+            if works:
+                self._track(works[-1], op, source)
+            else:
+                self.log.end(op, timing_source=source)
+            return works
+
+        return batch_isend_irecv
+
+    def _begin_batch(self, operations: Any) -> tuple[Op | None, str] | None:
+        try:
+            first = operations[0]
+            pg = self.groups.member(first.group)
+            device = first.tensor.device
+            if type(pg) is not self._c10d.ProcessGroup or not pg._get_backend(device).supports_coalescing:
+                return None
+            op = self.log.begin(
+                "batch_isend_irecv", self.groups.known(pg).group, nbytes=sum(o.tensor.nbytes for o in operations),
+                shape=tuple(first.tensor.shape), dtype=self.dtypes[first.tensor.dtype], async_op=True,
+            )  # fmt: skip
+            return op, "wait" if first.tensor.is_cpu else "enqueue"
+        except Exception as error:
+            self.recorder.count_error("collectives.batch_isend_irecv", error)
             return None
-        peer = argument(operation.peer, args, kwargs)
-        if peer is not None:
-            return int(peer)
-        inner = kwargs.get(operation.group_peer or "")
-        return None if inner is None else self._groups.global_rank(group, int(inner))
+
+    def _coalescing(self, original: Any) -> Any:
+        """Operations collected by torch's coalescing manager are one operation, which begins when the collecting ends."""
+
+        @functools.wraps(original)
+        @contextmanager
+        def coalescing_manager(*args: Any, **kwargs: Any) -> Iterator[Any]:
+            if self.passes():
+                with original(*args, **kwargs) as manager:
+                    yield manager
+                return
+            op: Op | None = None
+            source = "sync"
+            try:
+                with original(*args, **kwargs) as manager:
+                    yield manager
+                    op, source = self._begin_coalesced(*args, **kwargs)
+                    self.inside.operation = True
+            except BaseException as error:
+                self.log.end(op, timing_source=source, error=error)
+                raise
+            finally:
+                self.inside.operation = False
+            works = getattr(manager, "works", None)
+            if works:
+                self.log.launched(op)
+                self._track(works[-1], op, "wait" if source == "sync" else source)
+            else:
+                self.log.end(op, timing_source=source)
+
+        return coalescing_manager
+
+    def _begin_coalesced(self, group: Any = None, device: Any = None, async_ops: bool = False) -> tuple[Op | None, str]:
+        try:
+            pg = self.groups.member(group)
+            collected = self._world.pg_coalesce_state.get(pg) or ()
+            if pg is None or not collected:
+                return None, "sync"
+            known = self.groups.known(pg)
+            tensors = [c.dst_tensor if c.dst_tensor is not None else c.tensor for c in collected]
+            first = collected[0].tensor
+            number = known.sequence(pg)
+            op = self.log.begin(
+                f"{collected[0].op.__name__}_coalesced", known.group, nbytes=sum(t.nbytes for t in tensors),
+                shape=tuple(first.shape), dtype=self.dtypes[first.dtype], async_op=async_ops,
+                seq=None if number is None else number + 1,
+            )  # fmt: skip
+            return op, "sync" if first.is_cpu else "enqueue"
+        except Exception as error:
+            self.recorder.count_error("collectives.coalescing", error)
+            return None, "sync"

@@ -1,143 +1,173 @@
-"""Functional collectives (`torch.distributed._functional_collectives`): what tensor parallelism and DTensor call. They
-return at once; the caller is blocked when the tensor is first used, in `wait_tensor`."""
+"""Functional collectives: what tensor parallelism and DTensor call.
+
+They are asynchronous: the operation begins in the call and its result waits by itself when it is first used, through
+`wait_tensor`. The functions of torch.distributed._functional_collectives are replaced. What compiled graphs call in C++
+goes past them; see dispatch.py for that.
+"""
 
 from __future__ import annotations
 
 import functools
-import sys
-import weakref
-from collections.abc import Callable
+import inspect
+from collections.abc import Mapping
+from functools import partial
 from types import ModuleType
 from typing import Any
 
 from muster.probe.collectives import Op
-from muster.probe.collectors.groups import Groups, next_seq
-from muster.probe.collectors.operations import content
-from muster.probe.collectors.patches import Patches
-from muster.probe.recorder import Recorder
+from muster.probe.collectors.collectives import Collectives
+from muster.probe.collectors.patching import Patches
 
-_GROUP_POSITION = {
-    "all_reduce": 2,
-    "broadcast": 2,
-    "all_gather_tensor": 2,
-    "all_gather_single": 2,
-    "reduce_scatter_tensor": 3,
-    "reduce_scatter_single": 3,
-    "all_to_all_single": 3,
+TENSORS: Mapping[str, str] = {
+    "broadcast": "self",
+    "all_reduce": "self",
+    "all_reduce_coalesced": "self",
+    "all_gather_single": "self",
+    "all_gather_single_autograd": "self",
+    "all_gather_tensor": "self",
+    "all_gather_tensor_autograd": "self",
+    "all_gather_single_coalesced": "self",
+    "all_gather_into_tensor_coalesced": "self",
+    "reduce_scatter_single": "self",
+    "reduce_scatter_single_autograd": "self",
+    "reduce_scatter_tensor": "self",
+    "reduce_scatter_tensor_autograd": "self",
+    "reduce_scatter_single_coalesced": "inputs",
+    "reduce_scatter_tensor_coalesced": "inputs",
+    "all_to_all_single": "self",
+    "all_to_all_single_autograd": "self",
 }
+"""Functions, and their parameter that is the input."""
+_GATHERS = "all_gather"
+_KEPT_STEPS = 2
 
 
 class Functional:
-    """Patches the functions by which Python code asks for functional collectives. Calls of the operators themselves
-    (compiled graphs) are not seen."""
+    """Records functional collectives between their call and the first use of their result."""
 
-    def __init__(self, recorder: Recorder, groups: Groups) -> None:
-        self._recorder = recorder
-        self._groups = groups
-        self._open: dict[int, tuple[weakref.ref[Any], Op | None, bool]] = {}
+    def __init__(self, collectives: Collectives) -> None:
+        self._collectives = collectives
+        self._recorder = collectives.recorder
+        self._log = collectives.log
+        self._waiting: dict[int, tuple[Op | None, str, int]] = {}
 
-    def install(self, patches: Patches) -> None:
-        patches.when_imported("torch.distributed._functional_collectives", lambda module: self._patch(patches, module))
-
-    def _patch(self, patches: Patches, module: ModuleType) -> None:
-        for name in _GROUP_POSITION:
-            patches.replace(module, name, functools.partial(self._wrapper, name), everywhere=False)
+    def install(self, module: ModuleType, patches: Patches) -> None:
+        """`module`: torch.distributed._functional_collectives."""
+        for name, tensor in TENSORS.items():
+            patches.replace(module, name, partial(self._wrap, name, tensor))
         patches.replace(module, "wait_tensor", self._wait)
 
-    def _wrapper(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-        recorder = self._recorder
-        torch: Any = sys.modules["torch"]
+    def settle(self) -> None:
+        """A step has ended: results that nobody used for two steps are not waited for any more."""
+        if not self._waiting:
+            return
+        now = self._recorder.counter.completed
+        for key, (op, source, since) in list(self._waiting.items()):
+            if now - since >= _KEPT_STEPS:
+                del self._waiting[key]
+                self._log.end(op, timing_source=source)
+
+    def _wrap(self, name: str, tensor: str, original: Any) -> Any:
+        signature = inspect.signature(original)
+        if "group" not in signature.parameters or tensor not in signature.parameters:
+            return original
+        places = {n: i for i, n in enumerate(signature.parameters)}
+        op_name = name.removesuffix("_autograd")
+        collectives, inside = self._collectives, self._collectives.inside
+
+        def argument(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+            place = places[name]
+            return args[place] if place < len(args) else kwargs.get(name)
 
         @functools.wraps(original)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling() or not recorder.active:
+        def recorded(*args: Any, **kwargs: Any) -> Any:
+            if collectives.passes():
                 return original(*args, **kwargs)
-            op, on_device = self._begin(name, args, kwargs)
+            begun = self._begin(op_name, argument(tensor, args, kwargs), argument("group", args, kwargs))
+            if begun is None:
+                return original(*args, **kwargs)
+            op, source = begun
+            inside.operation = True
             try:
                 result = original(*args, **kwargs)
             except BaseException as error:
-                recorder.collectives.end(op, error=error)
+                self._log.end(op, timing_source=source, error=error)
                 raise
-            recorder.collectives.launched(op)
-            self._follow(result, op, on_device)
+            finally:
+                inside.operation = False
+            self._log.launched(op)
+            self._hold(result, op, source)
             return result
 
-        return call
+        return recorded
 
-    def _begin(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Op | None, bool]:
+    def _begin(self, op_name: str, given: Any, group: Any) -> tuple[Op | None, str] | None:
         try:
-            position = _GROUP_POSITION[name]
-            said = args[position] if position < len(args) else kwargs.get("group")
-            process_group = _process_group(said)
-            found = None if process_group is None else self._groups.resolve(process_group)
-            if found is None:
-                return None, False
-            if self._recorder.counter.comm_source is None:
-                self._recorder.counter.watch_comm("functional")
-            what = content(args[0] if args else kwargs.get("self"))
-            op = self._recorder.collectives.begin(
-                name,
-                found[1],
-                nbytes=what.nbytes,
-                shape=what.shape,
-                dtype=what.dtype,
-                async_op=True,
-                seq=next_seq(found[0]),
-            )
+            groups = self._collectives.groups
+            pg = groups.resolve(group)
+            if pg is None:
+                return None
+            known = groups.known(pg)
+            tensors = given if isinstance(given, list | tuple) else [given]
+            first = tensors[0]
+            nbytes = sum(t.nbytes for t in tensors)
+            if op_name.startswith(_GATHERS):
+                nbytes *= known.group.size or 1
+            number = known.sequence(pg)
+            op = self._log.begin(
+                op_name, known.group, nbytes=nbytes, shape=tuple(first.shape), dtype=self._collectives.dtypes[first.dtype],
+                async_op=True, seq=None if number is None else number + 1,
+            )  # fmt: skip
+            return op, "wait" if first.is_cpu else "enqueue"
         except Exception as error:
-            self._recorder.count_error(f"functional.{name}", error)
-            return None, False
-        return op, what.on_device
+            self._recorder.count_error(f"functional.{op_name}", error)
+            return None
 
-    def _follow(self, result: Any, op: Op | None, on_device: bool) -> None:
-        if op is None:
-            return
-        tensor = getattr(result, "elem", None)
-        if tensor is None:  # no AsyncCollectiveTensor: the call has waited itself
-            self._recorder.collectives.end(op, timing_source="enqueue" if on_device else "sync")
-            return
-        key = id(tensor)
-        self._open[key] = (weakref.ref(tensor, lambda _: self._dropped(key)), op, on_device)
+    def _hold(self, result: Any, op: Op | None, source: str) -> None:
+        """Keep the operation until somebody waits for the memory of its (first) result."""
+        try:
+            first = result[0] if isinstance(result, list | tuple) else result
+            element = getattr(first, "elem", None)
+            if element is None or getattr(first, "completed", False):  # waited for inside the call
+                self._log.end(op, timing_source=source, blocked_ns=None)
+                return
+            key = _memory(element)
+            earlier = self._waiting.get(key)
+            if earlier is not None:
+                self._log.end(earlier[0], timing_source=earlier[1])
+            self._waiting[key] = (op, source, self._recorder.counter.completed)
+        except Exception as error:
+            self._recorder.count_error("functional.hold", error)
+            self._log.end(op, timing_source=source)
 
-    def _wait(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        opened, recorder = self._open, self._recorder
-        torch: Any = sys.modules["torch"]
+    def _wait(self, original: Any) -> Any:
+        collectives = self._collectives
 
         @functools.wraps(original)
         def wait_tensor(tensor: Any) -> Any:
-            if torch.compiler.is_compiling() or not recorder.active:
+            if collectives.passes() or not self._waiting:
                 return original(tensor)
-            found = opened.get(id(tensor))
-            if found is None or found[0]() is not tensor:
-                return original(tensor)
-            _, op, on_device = found
-            recorder.collectives.wait_started(op)
+            op, source = self._taken(tensor)
+            self._log.wait_started(op)
             try:
                 result = original(tensor)
             except BaseException as error:
-                opened.pop(id(tensor), None)
-                recorder.collectives.end(op, timing_source="wait", error=error)
+                self._log.end(op, timing_source=source, error=error)
                 raise
-            opened.pop(id(tensor), None)
-            recorder.collectives.end(op, timing_source="enqueue" if on_device else "wait")
+            self._log.end(op, timing_source=source)
             return result
 
         return wait_tensor
 
-    def _dropped(self, key: int) -> None:
-        found = self._open.pop(key, None)
-        if found is not None and self._recorder.active:
-            self._recorder.collectives.end(found[1], timing_source="wait")
+    def _taken(self, tensor: Any) -> tuple[Op | None, str]:
+        try:
+            op, source, _ = self._waiting.pop(_memory(tensor), (None, "wait", 0))
+        except Exception as error:
+            self._recorder.count_error("functional.wait", error)
+            return None, "wait"
+        return op, source
 
 
-def _process_group(said: Any) -> Any:
-    """The process group for what a functional collective takes as its group: a group, a mesh of one dimension, a mesh and
-    a dimension; None for what names none (lists of ranks)."""
-    if isinstance(said, tuple) and len(said) == 2 and hasattr(said[0], "get_group"):
-        return said[0].get_group(said[1])
-    if hasattr(said, "get_group"):
-        return said.get_group() if said.ndim == 1 else None
-    if isinstance(said, str):
-        c10d: Any = sys.modules["torch.distributed.distributed_c10d"]
-        return c10d._resolve_process_group(said)
-    return None if isinstance(said, list) else said
+def _memory(tensor: Any) -> int:
+    """The memory of a tensor: what torch itself finds the operation behind a result by."""
+    return int(tensor.untyped_storage().data_ptr())

@@ -1,93 +1,103 @@
-"""The id that all ranks of one life of the job share: rank 0 makes it, the default process group's store carries it."""
+"""The generation of the job: an id that rank 0 puts into the store of the default process group."""
 
 from __future__ import annotations
 
 import functools
-import os
-import secrets
-import sys
-from collections.abc import Callable
-from datetime import UTC, datetime
 from types import ModuleType
 from typing import Any
 
-from muster.probe.collectors.groups import Groups
-from muster.probe.collectors.patches import Patches
+from muster.probe.collectors.patching import Patches
+from muster.probe.reader import discover
 from muster.probe.recorder import Recorder
 
 KEY = "muster/generation"
+ATTEMPTS = 12
+"""Looks at the store at most: at once, then at ends of steps, with the gap doubled each time."""
 
 
-class Generation:
-    """Never blocks: the other ranks look whether the id is there, after the group is up, after collectives and at steps,
-    until it is. `pending` says that it is still looked for."""
+class GenerationId:
+    """Agrees on the id when the default process group comes up. Nobody waits: a rank that looks too early looks again after
+    a later step."""
 
-    def __init__(self, recorder: Recorder, groups: Groups) -> None:
+    def __init__(self, recorder: Recorder, c10d: ModuleType) -> None:
         self._recorder = recorder
-        self._groups = groups
-        self.pending = False
+        self._c10d = c10d
+        self._attempts = 0
+        self._next = 0
+        self._calls = 0
 
     def install(self, patches: Patches) -> None:
-        patches.when_imported("torch.distributed.distributed_c10d", lambda module: self._patch(patches, module))
+        patches.replace(self._c10d, "init_process_group", self._init)
+        if self._c10d.is_initialized():
+            self.up()
 
-    def settle(self) -> None:
-        """Look once; a look takes one round trip to the store."""
-        recorder = self._recorder
-        if not self.pending or not recorder.active:
-            return
-        try:
-            c10d: Any = sys.modules["torch.distributed.distributed_c10d"]
-            if c10d._world.default_pg is None:
-                return
-            store = c10d._get_default_store()
-            if c10d.get_rank() == 0:
-                recorder.set_generation(new_generation())
-                store.set(KEY, recorder.identity.generation)
-                self.pending = False
-            elif store.check([KEY]):
-                recorder.set_generation(store.get(KEY).decode())
-                self.pending = False
-        except Exception as error:
-            self.pending = False
-            recorder.count_error("generation", error)
-
-    def _patch(self, patches: Patches, c10d: ModuleType) -> None:
-        patches.replace(c10d, "init_process_group", self._on_init, everywhere=True)
-        patches.replace(c10d, "destroy_process_group", self._on_destroy, everywhere=True)
-        world: Any = getattr(c10d, "_world", None)
-        if world is not None and world.default_pg is not None:
-            self._up(c10d)
-
-    def _on_init(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _init(self, original: Any) -> Any:
         @functools.wraps(original)
         def init_process_group(*args: Any, **kwargs: Any) -> Any:
-            result = original(*args, **kwargs)
-            if self._recorder.active:
-                self._up(sys.modules["torch.distributed.distributed_c10d"])
+            recorder = self._recorder
+            if not recorder.active:
+                return original(*args, **kwargs)
+            span = recorder.spans.open("init_process_group")
+            try:
+                result = original(*args, **kwargs)
+            except BaseException as error:
+                recorder.spans.close(span, error=error)
+                raise
+            recorder.spans.close(span)
+            self.up()
             return result
 
         return init_process_group
 
-    def _on_destroy(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def destroy_process_group(*args: Any, **kwargs: Any) -> Any:
-            self._groups.forget()
-            return original(*args, **kwargs)
-
-        return destroy_process_group
-
-    def _up(self, c10d: Any) -> None:
-        recorder = self._recorder
+    def up(self) -> None:
+        """The default process group is there."""
         try:
-            recorder.set_identity(rank=c10d.get_rank(), world_size=c10d.get_world_size())
-            self.pending = not recorder.identity.generation_final
+            recorder = self._recorder
+            rank, size = self._c10d.get_rank(), self._c10d.get_world_size()
+            recorder.set_identity(rank=rank, world_size=size)
+            if recorder.counter.comm_source is None:
+                recorder.counter.watch_comm("patch")
+            self._look(rank)
         except Exception as error:
             recorder.count_error("generation", error)
-        self.settle()
 
+    def again(self) -> None:
+        """After a step: look again if the id was not there yet."""
+        recorder = self._recorder
+        if recorder.identity.generation_final or self._attempts >= ATTEMPTS or not self._attempts:
+            return
+        self._calls += 1
+        if self._calls < self._next:
+            return
+        self._calls = 0
+        try:
+            if self._c10d.is_initialized():
+                self._look(self._c10d.get_rank())
+        except Exception as error:
+            recorder.count_error("generation", error)
 
-def new_generation() -> str:
-    """Run id of the launcher, time, and four hex digits against chance."""
-    run = os.environ.get("TORCHELASTIC_RUN_ID", "")
-    name = run[:64] if run not in ("", "none") else "run"
-    return f"{name}-{datetime.now(UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(2)}"
+    def _look(self, rank: int) -> None:
+        recorder = self._recorder
+        if recorder.identity.generation_final:
+            return
+        self._attempts += 1
+        self._next = 1 << (self._attempts - 1)
+        store = self._c10d._get_default_store()
+        if rank == 0:
+            generation = self._fresh()
+            store.set(KEY, generation)
+            recorder.set_generation(generation)
+        elif store.check([KEY]):
+            recorder.set_generation(store.get(KEY).decode())
+
+    def _fresh(self) -> str:
+        """The provisional id of this process, which ranks of its node share already, also those that never get to look at
+        the store. If an earlier life of rank 0 had it (a launcher may restart its workers without counting that), with the
+        start of this life."""
+        recorder = self._recorder
+        given, life = recorder.identity.generation, recorder.life.origin.life
+        for earlier in discover(recorder.life.root, recorder.identity.job):
+            meta = earlier.meta() if earlier.rank == recorder.identity.rank and earlier.life != life else None
+            if meta is not None and meta.generation.partition("@")[0] == given:
+                return f"{given}@{recorder.life.origin.started_ns // 1_000_000_000:x}"
+        return given

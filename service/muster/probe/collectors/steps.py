@@ -1,79 +1,72 @@
-"""Steps, counted by the first optimizer that steps; phases of backward and optimizer."""
+"""What counts steps: the optimizer.
+
+The first optimizer whose step ends counts, and only that instance: a second optimizer, the other side of a GAN, a wrapper
+around it or one optimizer for each parameter would multiply the steps. Where one optimizer's step calls another's, the
+outer one counts. `muster.probe.step()` overrides all of it (the recorder sees to that).
+"""
 
 from __future__ import annotations
 
-import functools
-import sys
-import weakref
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
+from weakref import ReferenceType, ref
 
-from muster.probe.collectors.generation import Generation
-from muster.probe.collectors.patches import Patches
+from muster.probe.collectors.patching import Patches
 from muster.probe.recorder import Recorder
+from muster.probe.spans import Span
 
 SOURCE = "optimizer"
 
 
 class OptimizerSteps:
-    """One step of the first optimizer instance is one step of training; other optimizers (GANs, wrappers) count nothing.
-    `muster.probe.step()` takes over from the first call on."""
+    """Hooks that torch calls before and after the step of every optimizer."""
 
-    def __init__(self, recorder: Recorder, generation: Generation) -> None:
+    def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._generation = generation
-        self._primary: weakref.ref[Any] | None = None
-        self._span: Any = None
+        self._open: list[tuple[int, Span | None]] = []
+        self._counting: ReferenceType[Any] | None = None
+        self._after_step: list[Callable[[], None]] = []
 
-    def install(self, patches: Patches) -> None:
-        patches.when_imported("torch.optim.optimizer", lambda module: self._hook(patches, module))
-        patches.when_imported("torch.autograd", lambda module: patches.replace(module, "backward", self._backward))
+    def after_step(self, action: Callable[[], None]) -> None:
+        """Run this after the step of any optimizer."""
+        self._after_step.append(action)
 
-    def _hook(self, patches: Patches, module: ModuleType) -> None:
-        optimizer: Any = module
-        for handle in (
-            optimizer.register_optimizer_step_pre_hook(self._before),
-            optimizer.register_optimizer_step_post_hook(self._after),
+    def install(self, optimizer: ModuleType, patches: Patches) -> None:
+        """`optimizer`: torch.optim.optimizer."""
+        for register, hook in (
+            (optimizer.register_optimizer_step_pre_hook, self._before),
+            (optimizer.register_optimizer_step_post_hook, self._after),
         ):
-            patches.on_remove(handle.remove)
-
-    def _is_primary(self, optimizer: Any) -> bool:
-        if self._primary is None or self._primary() is None:
-            self._primary = weakref.ref(optimizer)
-        return self._primary() is optimizer
+            patches.on_undo(register(hook).remove)
 
     def _before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        recorder = self._recorder
-        if recorder.active and self._is_primary(optimizer):
-            self._span = recorder.spans.open("optimizer.step", "optimizer")
+        if not self._recorder.active:
+            return
+        key = id(optimizer)
+        if any(key == known for known, _ in self._open):  # its last step raised, and torch called no hook after it
+            while self._open:
+                known, span = self._open.pop()
+                self._recorder.spans.close(span)
+                if known == key:
+                    break
+        self._open.append((key, self._recorder.spans.open("optimizer.step", "optimizer") if not self._open else None))
 
     def _after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        recorder = self._recorder
-        if not recorder.active or not self._is_primary(optimizer):
+        if not self._recorder.active:
             return
-        if self._span is not None:
-            recorder.spans.close(self._span)
-            self._span = None
-        recorder.steps.boundary(SOURCE)
-        if self._generation.pending:
-            self._generation.settle()
-
-    def _backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        recorder = self._recorder
-        torch: Any = sys.modules["torch"]
-
-        @functools.wraps(original)
-        def backward(*args: Any, **kwargs: Any) -> Any:
-            if not recorder.active or torch.compiler.is_compiling():
-                return original(*args, **kwargs)
-            span = recorder.spans.open("backward", "backward")
-            try:
-                result = original(*args, **kwargs)
-            except BaseException as error:
-                recorder.spans.close(span, error=error)
-                raise
-            recorder.spans.close(span)
-            return result
-
-        return backward
+        key = id(optimizer)
+        while self._open:
+            known, span = self._open.pop()
+            self._recorder.spans.close(span)
+            if known == key:
+                break
+        if self._open:
+            return
+        counting = None if self._counting is None else self._counting()
+        if counting is None:
+            counting, self._counting = optimizer, ref(optimizer)
+        for action in self._after_step:
+            action()
+        if counting is optimizer:
+            self._recorder.steps.boundary(SOURCE)

@@ -1,78 +1,112 @@
-"""Asynchronous work, from the call to the wait that closes it."""
+"""Asynchronous operations between their launch and the wait for them.
+
+`wait` of torch's own Work and Future classes is replaced, and nothing is put around the objects: what the training gets is
+exactly what torch returned, and it stays usable wherever torch takes it.
+"""
 
 from __future__ import annotations
 
 import functools
-import weakref
-from collections.abc import Callable
+from collections import deque
 from typing import Any
+from weakref import ref
 
 from muster.probe.collectives import Op
-from muster.probe.collectors.patches import Patches
 from muster.probe.recorder import Recorder
 
 
+class _Pending:
+    __slots__ = ("ops", "source", "work")
+
+    def __init__(self, work: Any, ops: list[Op | None], source: str) -> None:
+        self.work = work
+        self.ops = ops
+        self.source = source
+
+
 class Works:
-    """Knows the operation behind each Work that nobody has waited for yet. The Work itself is the user's and stays as it
-    is: only the class's `wait` and `is_completed` are patched."""
+    """The operations that were launched and not yet waited for, by the object that stands for them.
+
+    An operation ends when its object is waited for, is found completed at the end of a step, or is given up by the
+    program; in the last two cases the caller was blocked by the launch only.
+    """
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._open: dict[int, tuple[weakref.ref[Any], Op | None, bool]] = {}
+        self._log = recorder.collectives
+        self._pending: dict[int, _Pending] = {}
+        self._given_up: deque[_Pending] = deque()
 
-    def install(self, patches: Patches, work_class: Any) -> None:
-        patches.replace(work_class, "wait", self._wait)
-        patches.replace(work_class, "is_completed", self._is_completed)
+    def track(self, work: Any, op: Op | None, source: str) -> None:
+        """`work` stands for `op`. `source`: what the time of a wait says, `wait` or `enqueue`."""
+        self._add(work, [op], source)
 
-    def follow(self, work: Any, op: Op | None, on_device: bool) -> None:
-        """The operation is closed when `work` is waited for, seen complete, or thrown away. A list of works (coalesced
-        calls) is followed by its last."""
-        target = work[-1] if isinstance(work, list | tuple) and work else work
-        key = id(target)
-        try:
-            self._open[key] = (weakref.ref(target, lambda _: self._dropped(key)), op, on_device)
-        except TypeError as error:
-            self._recorder.count_error("works", error)
-            self._recorder.collectives.end(op, timing_source="enqueue")
-
-    def _wait(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        opened, recorder = self._open, self._recorder
+    def timed(self, original: Any) -> Any:
+        """What to put in place of `wait`."""
 
         @functools.wraps(original)
-        def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
-            found = opened.get(id(work)) if recorder.active else None
-            if found is None or found[0]() is not work:
+        def wait(work: Any, /, *args: Any, **kwargs: Any) -> Any:
+            pending = self._pending.pop(id(work), None) if self._pending else None
+            if pending is None or not self._recorder.active:
                 return original(work, *args, **kwargs)
-            _, op, on_device = found
-            recorder.collectives.wait_started(op)
+            for op in pending.ops:
+                self._log.wait_started(op)
             try:
                 result = original(work, *args, **kwargs)
             except BaseException as error:
-                opened.pop(id(work), None)
-                recorder.collectives.end(op, timing_source="wait", error=error)
+                self._end(pending, error)
                 raise
-            opened.pop(id(work), None)
-            recorder.collectives.end(op, timing_source="enqueue" if on_device else "wait")
+            self._end(pending, None)
             return result
 
         return wait
 
-    def _is_completed(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        opened, recorder = self._open, self._recorder
+    def hand_over(self, original: Any) -> Any:
+        """What to put in place of `Work.get_future`: from then on the future stands for the operation."""
 
         @functools.wraps(original)
-        def is_completed(work: Any) -> Any:
-            done = original(work)
-            found = opened.get(id(work)) if done and recorder.active else None
-            if found is not None and found[0]() is work:
-                opened.pop(id(work), None)
-                recorder.collectives.end(found[1], timing_source="enqueue" if found[2] else "wait")
-            return done
+        def get_future(work: Any, /, *args: Any, **kwargs: Any) -> Any:
+            future = original(work, *args, **kwargs)
+            pending = self._pending.pop(id(work), None) if self._pending else None
+            if pending is not None:
+                self._add(future, pending.ops, pending.source)
+            return future
 
-        return is_completed
+        return get_future
 
-    def _dropped(self, key: int) -> None:
-        """Nobody will wait: the row says what is known, the launch."""
-        found = self._open.pop(key, None)
-        if found is not None and self._recorder.active:
-            self._recorder.collectives.end(found[1], timing_source="wait")
+    def sweep(self) -> None:
+        """End what was given up. Cheap: called before each operation."""
+        while self._given_up:
+            self._end(self._given_up.popleft(), None)
+
+    def settle(self) -> None:
+        """The step is over: end what is complete without a wait."""
+        self.sweep()
+        for key, pending in list(self._pending.items()):
+            work = pending.work()
+            done = getattr(work, "is_completed", None) or getattr(work, "done", None)
+            try:
+                if done is not None and done():
+                    self._pending.pop(key, None)
+                    self._end(pending, None)
+            except Exception as error:
+                self._recorder.count_error("works.settle", error)
+
+    def _add(self, work: Any, ops: list[Op | None], source: str) -> None:
+        key = id(work)
+        given_up, pending_by_id = self._given_up, self._pending
+
+        def gone(_: Any) -> None:  # may run anywhere, also inside the log: only take note
+            pending = pending_by_id.pop(key, None)
+            if pending is not None:
+                given_up.append(pending)
+
+        earlier = self._pending.get(key)
+        if earlier is not None and earlier.work() is work:  # two operations behind one object
+            earlier.ops += ops
+            return
+        self._pending[key] = _Pending(ref(work, gone), ops, source)
+
+    def _end(self, pending: _Pending, error: BaseException | None) -> None:
+        for op in pending.ops:
+            self._log.end(op, timing_source=pending.source, error=error)

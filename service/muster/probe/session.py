@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from threading import RLock
 from time import time_ns
 from typing import Any
@@ -29,6 +29,7 @@ class Session:
         self.reason: str | None = None
         """Why nothing is recorded, where recording was asked for."""
         self._exits: ExitWatch | None = None
+        self._uninstall: Callable[[], None] | None = None
         self._lock = RLock()
         self._said = False
 
@@ -68,14 +69,13 @@ class Session:
         wanted = tuple(n.strip() for n in names.split(",")) if isinstance(names, str) else tuple(names)
         self._collect(recorder, tuple(n for n in wanted if n and n != "none"))
 
-    @staticmethod
-    def _collect(recorder: Recorder, names: tuple[str, ...]) -> None:
+    def _collect(self, recorder: Recorder, names: tuple[str, ...]) -> None:
         try:
             collectors = importlib.import_module("muster.probe.collectors")
         except ImportError:
             return
         try:
-            collectors.install(recorder, names)
+            self._uninstall = collectors.install(recorder, names).uninstall
             recorder.collectors = names
             recorder.write_meta()
         except Exception as error:
@@ -87,16 +87,20 @@ class Session:
             if self._exits is not None:
                 self._exits.remove()
                 self._exits = None
+            uninstall, self._uninstall = self._uninstall, None
             if self.recorder is not None:
-                try:
-                    self.recorder.close()
-                except Exception as error:
-                    self.errors.count("stop", error)
+                for close in (uninstall, self.recorder.close):
+                    try:
+                        if close is not None:
+                            close()
+                    except Exception as error:
+                        self.errors.count("stop", error)
                 self.recorder = None
 
     def after_fork(self) -> None:
         """In a forked child: everything off, nothing of the parent touched. The child may start a recording of its own."""
         self._lock = RLock()
+        self._uninstall = None  # what is patched calls straight through from now on
         recorder, self.recorder = self.recorder, None
         exits, self._exits = self._exits, None
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import ipaddress
 import os
 import re
@@ -23,10 +24,12 @@ from muster.registry.addresses import LOOPBACK, AllowList
 
 Scope = Literal["read", "query", "register"]
 DEFAULT_PORT = 8700
+MIN_SECRET = 16
 
 
 class TokenSetting(BaseModel):
-    """A bearer token, kept as its SHA-256 only. `muster token` makes one and prints both."""
+    """A bearer token, kept as its SHA-256 only. `muster token` makes one and prints both. `secret` in place of `sha256` is
+    for environments that hand secrets over in plain; it is hashed at once."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -34,6 +37,17 @@ class TokenSetting(BaseModel):
     sha256: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
     scopes: frozenset[Scope] = Field(min_length=1)
     jobs: frozenset[JobId] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _hashed(cls, value: Any) -> Any:
+        if not isinstance(value, dict) or "secret" not in value:
+            return value
+        secret = str(value["secret"])
+        if len(secret) < MIN_SECRET or "sha256" in value:
+            raise ValueError(f"give a token either sha256, or a secret of at least {MIN_SECRET} characters")
+        rest = {k: v for k, v in value.items() if k != "secret"}
+        return rest | {"sha256": hashlib.sha256(secret.encode()).hexdigest()}
 
 
 class GatewaySettings(BaseSettings):

@@ -6,6 +6,7 @@ also order and send no more than k + offset rows each.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sqlglot import exp
@@ -13,10 +14,20 @@ from sqlglot import exp
 from muster.errors import SqlBind
 from muster.model import ColumnType
 from muster.sql.builder import Builder, column, identifier, relation, standalone
+from muster.sql.functions import words
 from muster.sql.placement import Placement, place_select
 from muster.sql.plan import Fragment, Route
 from muster.sql.pushdown import ranks_of
-from muster.sql.scopes import conjuncts, fed_tables, has_star, output_name, own_nodes, sources, unaliased
+from muster.sql.scopes import (
+    conjuncts,
+    fed_tables,
+    function_name,
+    has_star,
+    output_name,
+    own_nodes,
+    sources,
+    unaliased,
+)
 from muster.sql.types import round_trips
 
 MAX_TOP = 10_000
@@ -38,6 +49,8 @@ def push_local(select: exp.Select, builder: Builder) -> bool:
         return False
     finish = _finish(select)
     if finish is None or not _pays(select, placement, finish):
+        return False
+    if finish.top is not None and not all(_never_fails(p) for p in [*select.expressions, *finish.hidden]):
         return False
     core = standalone(select)
     for part in ("order", "limit", "offset"):
@@ -121,6 +134,39 @@ def _replace(select: exp.Select, fragment: Fragment, names: tuple[ColumnType, ..
         if select.args.get(part) is not None:
             made.set(part, select.args[part].copy())
     select.replace(made)
+
+
+_TOTAL = (
+    exp.Column, exp.Identifier, exp.Alias, exp.Star, exp.Literal, exp.Boolean, exp.Null, exp.Paren, exp.Case, exp.If,
+    exp.Not, exp.And, exp.Or, exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.Is, exp.Between, exp.In, exp.DPipe, exp.Window,
+    exp.Order, exp.Ordered, exp.Filter, exp.Where, exp.WindowSpec,
+)  # fmt: skip
+_TOTAL_CALLS = words(
+    """coalesce ifnull nullif upper lower length concat greatest least count min max avg median any_value first last
+    bool_and bool_or row_number rank dense_rank lag lead first_value last_value sum"""
+)
+
+
+def _never_fails(projection: exp.Expr) -> bool:
+    """Whether an output column can be computed for any row.
+
+    With a LIMIT the shards compute rows that one DuckDB might never have looked at; a division by zero or a bad cast in
+    one of them must not fail the statement. A sum overflows only where its group is in one DuckDB, too.
+    """
+    return all(
+        isinstance(n, _TOTAL) or function_name(n) in _TOTAL_CALLS or _is_typed_literal(n) for n in _computed(projection)
+    )
+
+
+def _computed(node: exp.Expr) -> Iterator[exp.Expr]:
+    yield node
+    if not _is_typed_literal(node):
+        for child in node.iter_expressions():
+            yield from _computed(child)
+
+
+def _is_typed_literal(node: exp.Expr) -> bool:
+    return isinstance(node, exp.Cast) and isinstance(node.this, exp.Literal | exp.Null)
 
 
 def _finish(select: exp.Select) -> _Finish | None:

@@ -257,3 +257,7 @@ select coalesce(sum(bytes), 0) from python.comm_collective where op is null and 
 select rank, count(*) from python.comm_collective group by rank order by rank
 
 select _role, _generation, _local_rank, _node_rank, _addr, count(*) from python.comm_collective group by all
+
+select bytes % bytes as m from python.comm_collective order by all limit 0 offset 1
+
+select nullif(bytes, 1) as m, op || 'x' from python.comm_collective order by 1 desc nulls last, 2 limit 4

@@ -51,6 +51,10 @@ def test_generated_statement_equals_one_duckdb(
     plan = planners[gather].plan([statement], catalogue())
     for fragment in plan.fragments:
         event(str(fragment.route))
-    answer = spread(seed, layout).run(plan)["q"]
+    try:
+        answer = spread(seed, layout).run(plan)["q"]
+    except duckdb.Error:
+        assert job(seed).oracle.fails_unoptimised(statement)
+        return
     wrong = differences(answer, expected, plan.merges[0].columns)
     assert wrong is None, f"{wrong}\n{sql}\n{plan}"

@@ -138,8 +138,8 @@ def _replace(select: exp.Select, fragment: Fragment, names: tuple[ColumnType, ..
 
 _TOTAL = (
     exp.Column, exp.Identifier, exp.Alias, exp.Star, exp.Literal, exp.Boolean, exp.Null, exp.Paren, exp.Case, exp.If,
-    exp.Not, exp.And, exp.Or, exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.Is, exp.Between, exp.In, exp.DPipe, exp.Window,
-    exp.Order, exp.Ordered, exp.Filter, exp.Where, exp.WindowSpec,
+    exp.Not, exp.And, exp.Or, exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.Is, exp.Between, exp.In,
+    exp.DPipe, exp.Window, exp.Order, exp.Ordered, exp.Filter, exp.Where, exp.WindowSpec,
 )  # fmt: skip
 _TOTAL_CALLS = words(
     """coalesce ifnull nullif upper lower length concat greatest least count min max avg median any_value first last

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import aiohttp
 import anyio
 import anyio.to_thread
 import httpx
@@ -77,12 +78,21 @@ class AgentShard:
                 if kind.partition(";")[0].strip() != ARROW_STREAM:
                     raise ShardAnswerInvalid(f"{self._info.addr} answered with {kind or 'no content type'}, not Arrow.")
                 return await _read(answer, limit)
-        except httpx.ConnectError as error:
-            raise _Again(ShardUnreachable(f"{self._info.addr} cannot be reached: {error}")) from None
-        except httpx.TimeoutException as error:
-            raise DeadlineExceeded(f"{self._info.addr} did not answer in time: {type(error).__name__}.") from None
         except httpx.HTTPError as error:
-            raise ShardFailed(f"{self._info.addr} broke off: {type(error).__name__}: {error}") from None
+            raise self._failure(error) from None
+
+    def _failure(self, error: httpx.HTTPError) -> Exception:
+        """What a failed exchange is. The transport calls every lost connection a ConnectTimeout; aiohttp's own error, its
+        cause, tells a refused connection from one that was dropped (worth one more try, it may have been kept too long)
+        and from one that is just slow."""
+        cause = error.__cause__
+        if isinstance(error, httpx.ConnectError) or isinstance(cause, aiohttp.ClientConnectorError):
+            return _Again(ShardUnreachable(f"{self._info.addr} cannot be reached: {error}"))
+        if isinstance(cause, aiohttp.ServerDisconnectedError | aiohttp.ClientOSError):
+            return _Again(ShardFailed(f"{self._info.addr} dropped the connection: {cause}"))
+        if isinstance(error, httpx.TimeoutException):
+            return DeadlineExceeded(f"{self._info.addr} did not answer in time: {type(error).__name__}.")
+        return ShardFailed(f"{self._info.addr} broke off: {type(error).__name__}: {error}")
 
 
 class _Again(Exception):

@@ -118,13 +118,12 @@ class Collectives:
             peer = call.peer
             if peer is not None and call.peer_in_group and group.ranks is not None:
                 peer = group.ranks[peer]
-            point = spec.point_to_point
             op = self.log.begin(
                 op_name, group, nbytes=call.nbytes, shape=call.shape, dtype=call.dtype, async_op=call.async_op,
                 peer=peer, in_splits=call.in_splits, out_splits=call.out_splits,
-                seq=None if point or number is None else number + 1,
+                seq=number + 1 if spec.numbered and number is not None else None,
             )  # fmt: skip
-            return op, call, known, number if point else None
+            return op, call, known, None if spec.numbered else number
         except Exception as error:
             self.recorder.count_error(f"collectives.{op_name}", error)
             return None

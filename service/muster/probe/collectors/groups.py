@@ -13,17 +13,17 @@ from muster.probe.recorder import Recorder
 class KnownGroup:
     """A process group of torch: its name, members and sequence numbers."""
 
-    __slots__ = ("_numbered", "_point_to_point", "group", "pg")
+    __slots__ = ("_numbered", "_uneven", "group", "pg")
 
     def __init__(self, pg: Any, group: Group) -> None:
         self.pg = ref(pg)
         self.group = group
         self._numbered = True
-        self._point_to_point = 0
+        self._uneven = 0
 
     def sequence(self, pg: Any) -> int | None:
         """Number of the newest collective that was started on the group, where the backend counts. Equal on all ranks for
-        the same collective: what sends and receives added on some backends is taken off."""
+        the same collective: what sends and receives have added (on gloo they do) is taken off."""
         if not self._numbered:
             return None
         try:
@@ -31,11 +31,11 @@ class KnownGroup:
         except Exception:  # this backend does not count: asked once, then known
             self._numbered = False
             return None
-        return number - self._point_to_point
+        return number - self._uneven
 
     def passed(self, numbers: int) -> None:
-        """A send or receive has moved the backend's number on by this much."""
-        self._point_to_point += numbers
+        """Something that not every member takes part in has moved the backend's number on by this much."""
+        self._uneven += numbers
 
 
 class Groups:

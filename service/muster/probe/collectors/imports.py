@@ -35,7 +35,7 @@ class PostImport:
         with self._lock:
             self._actions.setdefault(name, []).append(action)
             if self not in sys.meta_path:
-                sys.meta_path.insert(0, self)  # type: ignore[arg-type]  # it is one, without importing importlib.abc (9 ms)
+                sys.meta_path.insert(0, self)  # it is one, without importing importlib.abc (9 ms)
 
     def close(self) -> None:
         """Await nothing any more."""
@@ -95,4 +95,4 @@ class PostImport:
 
     def _leave(self) -> None:
         if self in sys.meta_path:
-            sys.meta_path.remove(self)  # type: ignore[arg-type]
+            sys.meta_path.remove(self)

@@ -15,7 +15,8 @@ class Spec:
     `full`: tensors (or list) whose bytes count: the whole buffer that the operation fills or sends on this rank; the first
     that is given. `one`: tensor whose shape and type are kept. `peer`, `group_peer`: the other side, as global rank and as
     rank in the group. `splits`: input and output splits. `blocks`: the call waits also on a device (barrier, objects).
-    `is_async`: None where a parameter `async_op` says so.
+    `is_async`: None where a parameter `async_op` says so. `numbered`: False for what not every member of the group takes
+    part in equally (sends, receives, what is made of them): it moves the group's sequence number on some ranks only.
     """
 
     full: tuple[str, ...] = ()
@@ -25,7 +26,7 @@ class Spec:
     lists: bool = False
     blocks: bool = False
     is_async: bool | None = None
-    point_to_point: bool = False
+    numbered: bool = True
 
 
 _TENSOR = Spec(full=("tensor",), one="tensor")
@@ -53,17 +54,17 @@ SPECS: Mapping[str, Spec] = {
                        splits=("input_tensor_list", "output_tensor_list")),
     "all_to_all_single": Spec(full=("input",), one="input", splits=("input_split_sizes", "output_split_sizes")),
     "barrier": Spec(blocks=True),
-    "monitored_barrier": Spec(blocks=True, is_async=False),
-    "send": Spec(full=("tensor",), one="tensor", peer="dst", is_async=False, point_to_point=True),
-    "recv": Spec(full=("tensor",), one="tensor", peer="src", is_async=False, point_to_point=True),
-    "isend": Spec(full=("tensor",), one="tensor", peer="dst", is_async=True, point_to_point=True),
-    "irecv": Spec(full=("tensor",), one="tensor", peer="src", is_async=True, point_to_point=True),
+    "monitored_barrier": Spec(blocks=True, is_async=False, numbered=False),
+    "send": Spec(full=("tensor",), one="tensor", peer="dst", is_async=False, numbered=False),
+    "recv": Spec(full=("tensor",), one="tensor", peer="src", is_async=False, numbered=False),
+    "isend": Spec(full=("tensor",), one="tensor", peer="dst", is_async=True, numbered=False),
+    "irecv": Spec(full=("tensor",), one="tensor", peer="src", is_async=True, numbered=False),
     "all_gather_object": _OBJECTS,
     "gather_object": _OBJECTS,
     "broadcast_object_list": _OBJECTS,
     "scatter_object_list": _OBJECTS,
-    "send_object_list": Spec(blocks=True, is_async=False, peer="dst", point_to_point=True),
-    "recv_object_list": Spec(blocks=True, is_async=False, peer="src", point_to_point=True),
+    "send_object_list": Spec(blocks=True, is_async=False, peer="dst", numbered=False),
+    "recv_object_list": Spec(blocks=True, is_async=False, peer="src", numbered=False),
 }  # fmt: skip
 """Functions of torch.distributed; those that a version of torch does not have are left out."""
 
@@ -118,7 +119,25 @@ def reader(function: Callable[..., Any], spec: Spec, dtype_names: Callable[[Any]
     arguments = _Arguments(inspect.signature(function))
     get = arguments.get
     group_peer = None if spec.peer is None else f"group_{spec.peer}"
-    full, one, splits, is_async = spec.full, spec.one, spec.splits, spec.is_async
+    full, one, splits, is_async = spec.full, spec.one or "", spec.splits, spec.is_async
+
+    def describe(call: Call, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        tensor = get(one, args, kwargs)
+        whole: Any = None
+        for name in full:
+            whole = get(name, args, kwargs)
+            if whole is not None:
+                break
+        if isinstance(tensor, list | tuple):
+            tensor = tensor[0] if tensor else None
+        if isinstance(whole, list | tuple):
+            call.nbytes = sum([t.nbytes for t in whole])
+        elif whole is not None:
+            call.nbytes = whole.nbytes
+        if tensor is not None:
+            call.shape = tuple(tensor.shape)
+            call.dtype = dtype_names(tensor.dtype)
+            call.on_cpu = tensor.is_cpu
 
     def read(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
         call = Call()
@@ -127,23 +146,11 @@ def reader(function: Callable[..., Any], spec: Spec, dtype_names: Callable[[Any]
         call.nbytes = call.shape = call.dtype = call.peer = call.in_splits = call.out_splits = None
         call.on_cpu = True
         call.peer_in_group = False
-        if one is not None:
-            tensor = get(one, args, kwargs)
-            whole: Any = None
-            for name in full:
-                whole = get(name, args, kwargs)
-                if whole is not None:
-                    break
-            if isinstance(tensor, list | tuple):
-                tensor = tensor[0] if tensor else None
-            if isinstance(whole, list | tuple):
-                call.nbytes = sum([t.nbytes for t in whole])
-            elif whole is not None:
-                call.nbytes = whole.nbytes
-            if tensor is not None:
-                call.shape = tuple(tensor.shape)
-                call.dtype = dtype_names(tensor.dtype)
-                call.on_cpu = tensor.is_cpu
+        if one:
+            try:
+                describe(call, args, kwargs)
+            except (AttributeError, TypeError):  # no tensor: torch will say so
+                call.nbytes = None
         if splits is not None:
             call.in_splits, call.out_splits = (_splits(get(name, args, kwargs)) for name in splits)
         if spec.peer is not None and group_peer is not None:

@@ -185,3 +185,24 @@ def test_a_step_over_a_table_of_ones_own_declares_its_columns(tmp_path: Path) ->
     content["steps"][0]["columns"] = {"rank": "BIGINT", "age_s": "DOUBLE"}
     write(tmp_path, content)
     assert load([tmp_path], packaged=False).ids == ("probe",)
+
+
+DOCS = Path(__file__).parents[2] / "docs" / "diagnoses.md"
+
+
+def test_the_example_of_the_documentation_loads(tmp_path: Path) -> None:
+    text = DOCS.read_text("utf-8")
+    (tmp_path / "old_ranks.yaml").write_text(text.partition("```yaml\n")[2].partition("```")[0])
+    assert load([tmp_path]).get("old_ranks").diagnosis.required_steps == {"ages"}
+
+
+def test_the_documentation_names_every_finding_gate_and_parameter_of_job_health(catalogue: DiagnosisCatalogue) -> None:
+    text = DOCS.read_text("utf-8")
+    d = catalogue.get("job_health").diagnosis
+    names = [
+        *(f.name for f in d.findings),
+        *d.parameters,
+        *(s.name for s in d.steps),
+        *(g for g in d.gates if g != "no_rows"),
+    ]
+    assert [n for n in names if f"`{n}`" not in text] == []

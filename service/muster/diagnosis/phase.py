@@ -47,8 +47,7 @@ def phase_of(rows: Sequence[Mapping[str, Any]]) -> Phase:
         return Phase.FINISHED
     running = [r for r in rows if r["status"] == RankStatus.RUNNING and r["answered"]]
     if not running:
-        seen = statuses & {RankStatus.RUNNING, RankStatus.STALE}
-        return Phase.RUNNING if seen else Phase.STARTING
+        return Phase.RUNNING if statuses - {RankStatus.MISSING} else Phase.STARTING
     if all(r["state"] in _STOPPED for r in running):
         return Phase.SUSPENDED
     if not under_way(rows):

@@ -117,7 +117,7 @@ class Evaluator:
         self._registry = registry
         self._clock = clock
         self._every_s = every_s
-        self._deadline_s = min(deadline_s, every_s)
+        self._deadline_s = min(deadline_s, every_s) if every_s else deadline_s
         self._min_coverage = min_coverage
         self._at_once = at_once
         self._settled: dict[str, object] = {}

@@ -118,7 +118,10 @@ class GatewaySettings(BaseSettings):
         names = [t.name for t in self.tokens]
         if len(set(names)) != len(names):
             raise ValueError("two tokens have the same name")
-        AllowList(self.probe_addresses)
+        try:
+            AllowList(self.probe_addresses)
+        except ValueError as error:
+            raise ValueError(f"probe_addresses: {error}") from None
         if self.deadline_s > self.max_deadline_s:
             raise ValueError("deadline_s is longer than max_deadline_s")
         return self

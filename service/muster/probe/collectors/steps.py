@@ -7,6 +7,7 @@ outer one counts. `muster.probe.step()` overrides all of it (the recorder sees t
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -24,7 +25,7 @@ class OptimizerSteps:
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._open: list[tuple[int, Span | None]] = []
+        self._span: Span | None = None
         self._counting: ReferenceType[Any] | None = None
         self._after_step: list[Callable[[], None]] = []
 
@@ -41,28 +42,15 @@ class OptimizerSteps:
             patches.on_undo(register(hook).remove)
 
     def _before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if not self._recorder.active:
-            return
-        key = id(optimizer)
-        if any(key == known for known, _ in self._open):  # its last step raised, and torch called no hook after it
-            while self._open:
-                known, span = self._open.pop()
-                self._recorder.spans.close(span)
-                if known == key:
-                    break
-        self._open.append((key, self._recorder.spans.open("optimizer.step", "optimizer") if not self._open else None))
+        if self._recorder.active and not _nested():
+            self._recorder.spans.close(self._span)  # still open where the last step raised: torch calls no hook then
+            self._span = self._recorder.spans.open("optimizer.step", "optimizer")
 
     def _after(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if not self._recorder.active:
+        if not self._recorder.active or _nested():
             return
-        key = id(optimizer)
-        while self._open:
-            known, span = self._open.pop()
-            self._recorder.spans.close(span)
-            if known == key:
-                break
-        if self._open:
-            return
+        self._recorder.spans.close(self._span)
+        self._span = None
         counting = None if self._counting is None else self._counting()
         if counting is None:
             counting, self._counting = optimizer, ref(optimizer)
@@ -70,3 +58,17 @@ class OptimizerSteps:
             action()
         if counting is optimizer:
             self._recorder.steps.boundary(SOURCE)
+
+
+def _nested() -> bool:
+    """Whether the step whose hook this is was called by another step (of a wrapper, or of the class above). All steps run
+    in the same function of torch, so its code is looked for further up the stack; keeping count would go wrong with the
+    first step that raises."""
+    frame: Any = sys._getframe(2)
+    code = frame.f_code
+    frame = frame.f_back
+    while frame is not None:
+        if frame.f_code is code:
+            return True
+        frame = frame.f_back
+    return False

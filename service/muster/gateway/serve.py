@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import signal
 import socket
 import sys
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from muster.gateway.settings import GatewaySettings
 def serve(settings: GatewaySettings, *, ready: Callable[[str], None] | None = None) -> None:
     """Serve until SIGTERM or SIGINT. `ready` is told the URL once the socket listens. Raises ConfigError."""
     configure_logging(settings)
+    signal.signal(signal.SIGTERM, _end)
     listener = _listen(settings)
     host, port, *_ = listener.getsockname()
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
@@ -38,6 +40,11 @@ def serve(settings: GatewaySettings, *, ready: Callable[[str], None] | None = No
         uvicorn.Server(config).run(sockets=[listener])
     finally:
         listener.close()
+
+
+def _end(*_: object) -> None:
+    """uvicorn raises the signal again once it has shut down; SIGTERM is how a service is meant to end."""
+    raise SystemExit(0)
 
 
 def configure_logging(settings: GatewaySettings) -> None:

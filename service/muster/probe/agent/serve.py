@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import socket
 import time
 from collections.abc import Sequence
@@ -35,6 +36,7 @@ def serve(settings: AgentSettings) -> None:
 
     Raises ConfigError when the directory or address cannot be used, Conflict when an agent of this job already runs here.
     """
+    signal.signal(signal.SIGTERM, _end)
     with suppress(OSError):
         os.nice(10)
     roots = files.roots(settings.dir)
@@ -42,10 +44,10 @@ def serve(settings: AgentSettings) -> None:
     listener = _listen(settings)
     try:
         addr = settings.advertise or _url(listener)
-        _write_address(directory, addr)
         node = Node(settings.job, settings.node, settings.node, addr)
         store = Store(roots, node, rows_per_table=settings.rows_per_table, memory_limit=settings.memory_limit)
         try:
+            _write_address(directory, addr)
             asyncio.run(_Service(settings, Agent(store), addr, listener).run())
         finally:
             store.close()
@@ -96,7 +98,8 @@ class _Service:
                 group.start_soon(self._guarded, self._sample)
             if self._heartbeat is not None:
                 group.start_soon(self._heartbeat.run)
-            await self._server.serve(sockets=[self._listener])
+            with suppress(SystemExit, KeyboardInterrupt):  # the signal that ended it
+                await self._server.serve(sockets=[self._listener])
             group.cancel_scope.cancel()
 
     async def _guarded(self, work: Any) -> None:
@@ -155,6 +158,11 @@ class _Service:
             self._known = known
             if self._heartbeat is not None:
                 self._heartbeat.changed()
+
+
+def _end(*_: object) -> None:
+    """uvicorn raises the signal again once it has shut down; then what is held is given back on the way out."""
+    raise SystemExit(0)
 
 
 def _claim(roots: Sequence[Path], job: str) -> tuple[OwnerLock, int]:

@@ -5,7 +5,6 @@ One thread at a time may use a store (`Agent` sees to that); DuckDB gives each r
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +22,6 @@ from muster.probe.reader import discover
 from muster.tables import COMM_COLLECTIVE, CPU_UTILIZATION, PROCESS_EXIT, PROCESS_RANK, REGISTRY, STEP_TIMING, TAGS, Table
 
 LIVES_PER_RANK = 3
-_DISCOVER_S = 0.5
 _OWN = ("_life", "_n")
 
 
@@ -53,7 +51,6 @@ class Store:
         self._boot_id = proc.boot_id()
         self._seen: set[Path] = set()
         self._next_life = 1
-        self._discovered = 0.0
         for table in REGISTRY.values():
             if table.scope == "rank" and table is not PROCESS_RANK:
                 self._create(table)
@@ -138,10 +135,6 @@ class Store:
         return {life: step for life, step in rows if step is not None}
 
     def _discover(self) -> None:
-        now = time.monotonic()
-        if now - self._discovered < _DISCOVER_S and self.lives:
-            return
-        self._discovered = now
         for root in self._roots:
             for directory in discover(root, self.node.job):
                 if directory.path in self._seen:

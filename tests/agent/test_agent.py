@@ -1,0 +1,262 @@
+"""What an agent answers about real processes: alive, stopped, killed, ended, restarted."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+from agent.conftest import Ranks, Serve
+from muster.errors import NotFound
+from muster.protocol import RankRef
+
+
+def test_rows_are_fresh_at_query_time_and_carry_the_tags(ranks: Ranks, serve: Serve) -> None:
+    ranks.start(0, steps=30)
+    served = serve()
+    (row,) = served.ask("SELECT count(*) AS n, max(global_step) AS s FROM python.torch_step_timing").rows()
+    assert (row["n"], row["s"]) == (30, 30)
+    ranks.start(1, steps=10)
+    tags = "_rank, _local_rank, _host, _addr, _generation"
+    rows = served.ask(f"SELECT {tags}, count(*) AS n FROM python.comm_collective GROUP BY ALL ORDER BY 1").rows()
+    assert [(r["_rank"], r["_local_rank"], r["n"]) for r in rows] == [(0, 0, 30), (1, 1, 10)]
+    assert rows[0]["_host"] == "n0"
+    assert rows[0]["_addr"] == "http://127.0.0.1:1"
+    assert rows[0]["_generation"].startswith("g")
+
+
+def test_several_subqueries_have_a_stream_each_and_one_failure_does_not_lose_the_others(ranks: Ranks, serve: Serve) -> None:
+    ranks.start(0)
+    found = serve().ask(
+        "SELECT count(*) AS n FROM python.torch_step_timing",
+        "SELECT CAST(op AS INTEGER) FROM python.comm_collective",
+        "SELECT nonsense FROM python.comm_collective",
+        "SELECT 1 FROM no.such",
+        "SELECT count(*) AS n FROM python.comm_collective c",
+    )
+    assert list(found.tables) == ["q", "1", "2", "3", "4"]
+    assert found.rows("q") == [{"n": 20}]
+    assert found.error("1")["code"] == "statement_failed"
+    assert found.error("2")["code"] in ("statement_failed", "sql_bind")
+    assert found.error("3")["table"] == "no.such"
+    assert found.rows("4") == [{"n": 20}]
+    meta = found.meta["q"]
+    assert (meta["rows"], meta["batches"], json.loads(meta["ranks"])) == ("1", "1", [0])
+    assert float(meta["elapsed_ms"]) > 0
+    assert int(meta["oldest_step"]) == 1
+
+
+def test_a_hung_rank_shows_what_it_last_did_and_what_it_waits_in(ranks: Ranks, serve: Serve) -> None:
+    ranks.start(0, then="hang")
+    served = serve()
+    time.sleep(0.5)
+    state = served.state()
+    assert (state["status"], state["state"]) == ("running", "S")
+    assert (state["last_op"], state["last_seq"]) == ("all_reduce", 20)
+    assert (state["inflight_op"], state["inflight_seq"]) == ("all_gather", 21)
+    assert json.loads(state["inflight_ranks"]) == [0, 1]
+    assert state["inflight_age_s"] >= 0.4
+    assert state["age_s"] == pytest.approx(state["inflight_age_s"], abs=0.1)
+    sql = "SELECT op, duration_ms, end_ns FROM python.comm_collective WHERE end_ns IS NULL"
+    assert served.ask(sql).rows() == [{"op": "all_gather", "duration_ms": None, "end_ns": None}]
+
+
+def test_a_stopped_process_has_state_t_and_its_age_grows(ranks: Ranks, serve: Serve) -> None:
+    process = ranks.start(0)
+    served = serve()
+    os.kill(process.pid, signal.SIGSTOP)
+    time.sleep(0.3)
+    first = served.state()
+    time.sleep(0.3)
+    second = served.state()
+    assert (first["state"], first["status"]) == ("T", "running")
+    assert second["age_s"] >= first["age_s"] + 0.25
+
+
+def test_a_killed_process_is_dead_in_the_very_next_answer_with_its_signal(ranks: Ranks, serve: Serve) -> None:
+    process = ranks.start(0)
+    served = serve()
+    assert served.state()["status"] == "running"
+    before = time.time_ns()
+    process.kill()
+    process.wait()
+    state = served.state()
+    assert state["status"] == "dead"
+    assert state["exit_kind"] in ("signal", "vanished")
+    assert before <= state["exit_ns"] <= time.time_ns()
+    (row,) = served.ask("SELECT kind, last_step FROM process.exit").rows()
+    assert row == {"kind": state["exit_kind"], "last_step": 20}
+
+
+def test_the_kernel_tells_which_signal_it_was_while_the_process_is_not_reaped(ranks: Ranks, serve: Serve) -> None:
+    process = ranks.start(0)
+    served = serve()
+    served.state()
+    os.kill(process.pid, signal.SIGKILL)
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    state = served.state()
+    assert (state["exit_kind"], state["exit_signal"]) == ("signal", signal.SIGKILL)
+    assert "SIGKILL" in state["exit_message"]
+
+
+@pytest.mark.parametrize(
+    ("then", "status", "kind", "text"),
+    [
+        ("end", "finished", "exit", None),
+        ("raise", "dead", "exception", "broken on purpose"),
+        ("exit3", "dead", "exit", None),
+    ],
+)
+def test_how_a_process_ended_is_told_and_its_tables_still_answer(
+    ranks: Ranks, serve: Serve, then: str, status: str, kind: str, text: str | None
+) -> None:
+    ranks.start(0, then=then).wait(10)
+    served = serve()
+    state = served.state()
+    assert (state["status"], state["exit_kind"]) == (status, kind)
+    assert text is None or text in state["exit_message"]
+    if then == "exit3":
+        assert state["exit_code"] == 3
+    (row,) = served.ask("SELECT count(*) AS n FROM python.torch_step_timing").rows()
+    assert row["n"] == 20
+
+
+def test_custom_tables_answer_too(ranks: Ranks, serve: Serve) -> None:
+    ranks.start(0)
+    served = serve()
+    served.agent.node()
+    assert served.ask("SELECT sum(reward) AS r, max(episode) AS e FROM my.metrics").rows() == [{"r": 105.0, "e": 20}]
+    assert "my.metrics" in {f"{t.schema_}.{t.name}" for t in served.agent.node().tables}
+
+
+def test_two_jobs_in_one_directory_do_not_see_each_other(ranks: Ranks, serve: Serve) -> None:
+    ranks.start(0, job="a", steps=5)
+    ranks.start(0, job="b", steps=7)
+    for job, steps in (("a", 5), ("b", 7)):
+        sql = "SELECT count(*) AS n FROM python.torch_step_timing"
+        assert serve(job=job).ask(sql).rows() == [{"n": steps}]
+
+
+def test_a_restart_is_a_generation_of_its_own_and_the_newest_counts(ranks: Ranks, serve: Serve) -> None:
+    ranks.start(0, steps=9, then="end", generation="one").wait(10)
+    served = serve()
+    served.state()
+    ranks.start(0, steps=4, generation="two")
+    sql = "SELECT _generation AS g, count(*) AS n FROM python.torch_step_timing GROUP BY ALL"
+    assert [(r["g"].split(".")[0], r["n"]) for r in served.ask(sql).rows()] == [("two", 4)]
+    old = next(x.meta.generation for x in served.store.lives if x.meta and x.meta.generation.startswith("one"))
+    (row,) = served.ask(sql, ranks=[RankRef(rank=0, generation=old)]).rows()
+    assert row == {"g": old, "n": 9}
+
+
+def test_only_the_ranks_asked_for_are_visible_and_unknown_ones_are_an_error(ranks: Ranks, serve: Serve) -> None:
+    ranks.start(0)
+    ranks.start(1)
+    served = serve()
+    generation = next(r.generation for r in served.agent.node().ranks)
+    assert generation is not None
+    found = served.ask("SELECT DISTINCT _rank FROM process.rank", ranks=[RankRef(rank=1, generation=generation)])
+    assert found.rows() == [{"_rank": 1}]
+    with pytest.raises(NotFound) as error:
+        served.ask("SELECT 1 FROM process.rank", ranks=[RankRef(rank=7, generation=generation)])
+    assert error.value.extra["ranks"] == [7]
+
+
+def test_retention_keeps_the_newest_rows_and_counts_what_went(ranks: Ranks, serve: Serve) -> None:
+    ranks.start(0, steps=1000)
+    served = serve(rows_per_table=100)
+    table = "python.torch_step_timing"
+    (row,) = served.ask(f"SELECT count(*) AS n, min(global_step) AS a, max(global_step) AS z FROM {table}").rows()
+    assert row == {"n": 100, "a": 901, "z": 1000}
+    assert served.state()["oldest_global_step"] == 901
+    assert served.agent.stats().rows_expired >= 900
+
+
+def test_a_deadline_stops_the_work_and_the_next_subquery_is_answered(ranks: Ranks, serve: Serve) -> None:
+    ranks.start(0, steps=2000)
+    served = serve()
+    served.state()
+    c = "python.comm_collective"
+    slow = f"SELECT count(*) FROM {c} a, {c} b, {c} d WHERE (a.seq + b.seq * d.seq) % 7 = 3"
+    started = time.monotonic()
+    found = served.ask(slow, f"SELECT count(*) AS n FROM {c}", deadline_ms=400)
+    assert time.monotonic() - started < 5
+    assert found.error("q")["code"] == "deadline_exceeded"
+
+
+def test_a_caller_that_goes_away_stops_the_work(ranks: Ranks, serve: Serve) -> None:
+    ranks.start(0, steps=2000)
+    served = serve()
+    served.state()
+    c = "python.comm_collective"
+    gone = threading.Event()
+    threading.Timer(0.3, gone.set).start()
+    started = time.monotonic()
+    slow = f"SELECT count(*) FROM {c} a, {c} b, {c} d WHERE (a.seq + b.seq * d.seq) % 7 = 3"
+    served.ask(slow, cancelled=gone, deadline_ms=60_000)
+    assert time.monotonic() - started < 10
+
+
+def test_budgets_are_refusals_and_never_cuts(ranks: Ranks, serve: Serve) -> None:
+    ranks.start(0, steps=50)
+    served = serve()
+    for limits in ({"max_rows": 10}, {"max_bytes": 100}):
+        assert served.ask("SELECT * FROM python.comm_collective", **limits).error()["code"] == "over_budget"
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT * FROM read_text('/etc/passwd')",
+        'SELECT * FROM data."python.comm_collective"',
+        "SELECT * FROM lives",
+        'SELECT * FROM "v:process.rank"',
+        "SELECT * FROM duckdb_settings()",
+        "SELECT * FROM information_schema.tables",
+        "ATTACH '/tmp/x.db'",
+        "COPY process.rank TO '/tmp/x'",
+        'DROP TABLE data."python.comm_collective"',
+        "SELECT 1; SELECT 2",
+        "SET threads = 4",
+        "SELECT sleep_ms(1000) FROM process.rank",
+        "SELECT * FROM query('SELECT 1')",
+        "SELECT repeat('x', 1000000000) FROM process.rank",
+    ],
+)
+def test_hostile_sql_addressed_to_the_agent_itself_is_refused(ranks: Ranks, serve: Serve, sql: str) -> None:
+    ranks.start(0, steps=2)
+    assert 400 <= serve().ask(sql).error()["status"] < 500
+
+
+def test_a_damaged_ring_does_not_stop_the_agent(ranks: Ranks, serve: Serve) -> None:
+    ranks.start(0, then="end").wait(10)
+    ranks.start(1)
+    (ring,) = (ranks.directory / "j" / "rank-0").glob("*/python.comm_collective.ring")
+    ring.write_bytes(b"\xff" * 5000)
+    (meta,) = (ranks.directory / "j" / "rank-0").glob("*/strings")
+    meta.write_bytes(b"")
+    served = serve()
+    rows = served.ask("SELECT _rank, count(*) AS n FROM python.comm_collective GROUP BY 1 ORDER BY 1").rows()
+    assert {r["_rank"]: r["n"] for r in rows}[1] == 20
+    assert served.state(0)["status"] in ("finished", "dead")  # its last words may be among what was damaged
+    ring.unlink()
+    assert serve().state(1)["status"] == "running"
+
+
+def test_cpu_use_is_sampled_from_outside(ranks: Ranks, serve: Serve) -> None:
+    process = ranks.start(0)
+    served = serve()
+    served.state()
+    served.agent.sample()
+    time.sleep(0.2)
+    served.agent.sample()
+    rows = served.ask("SELECT scope, rss_kb, thread_count, wall_ns FROM cpu.utilization WHERE scope = 'process'").rows()
+    assert len(rows) == 1
+    assert rows[0]["rss_kb"] > 1000
+    assert rows[0]["wall_ns"] > 100_000_000
+    assert served.state()["rss_kb"] > 1000
+    process.kill()

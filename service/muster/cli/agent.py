@@ -23,12 +23,12 @@ def add_to(app: typer.Typer) -> None:
 
 
 def agent(
-    job: Annotated[str | None, typer.Option(help="Job to serve [MUSTER_JOB].")] = None,
-    dir: Annotated[Path | None, typer.Option(help="Directory of the recorders [/dev/shm/muster-<uid>].")] = None,
-    gateway: Annotated[str | None, typer.Option(help="Gateway to register with [MUSTER_GATEWAY].")] = None,
-    token: Annotated[str | None, typer.Option(help="Token for the gateway [MUSTER_TOKEN].")] = None,
-    node: Annotated[str | None, typer.Option(help="Name of this node [the scheduler's, else the host name].")] = None,
-    listen: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where to listen [127.0.0.1:0].")] = None,
+    job: Annotated[str | None, typer.Option(help="Job to serve (or MUSTER_JOB).")] = None,
+    dir: Annotated[Path | None, typer.Option(help="Directory of the recorders (default: /dev/shm/muster-<uid>).")] = None,
+    gateway: Annotated[str | None, typer.Option(help="Gateway to register with (or MUSTER_GATEWAY).")] = None,
+    token: Annotated[str | None, typer.Option(help="Token for the gateway (or MUSTER_TOKEN).")] = None,
+    node: Annotated[str | None, typer.Option(help="Name of this node (default: the scheduler's).")] = None,
+    listen: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where to listen (default: 127.0.0.1:0).")] = None,
     advertise: Annotated[str | None, typer.Option(metavar="URL", help="How the gateway reaches this agent.")] = None,
     linger_s: Annotated[float | None, typer.Option(help="Seconds to serve on after the last rank ended.")] = None,
 ) -> None:

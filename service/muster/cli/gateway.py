@@ -25,17 +25,17 @@ def add_to(app: typer.Typer) -> None:
 
 
 def gateway(
-    listen: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where to listen [127.0.0.1:8700].")] = None,
+    listen: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where to listen (127.0.0.1:8700).")] = None,
     state: Annotated[Path | None, typer.Option(help="SQLite file that keeps the roster and the last verdicts.")] = None,
     queries: Annotated[
         list[Path] | None, typer.Option(help="Directory of further diagnoses; may be given several times.")
     ] = None,
     probe_address: Annotated[
         list[str] | None,
-        typer.Option(metavar="NET|HOST|.DOMAIN", help="Probes that may be called [loopback]; may be given several times."),
+        typer.Option(metavar="NET|HOST|.DOMAIN", help="Probes that may be called (default: loopback), repeatable."),
     ] = None,
-    evaluate_s: Annotated[float | None, typer.Option(help="How often running jobs are evaluated [15]; 0: never.")] = None,
-    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error [info].")] = None,
+    evaluate_s: Annotated[float | None, typer.Option(help="How often running jobs are evaluated (15); 0: never.")] = None,
+    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error (default: info).")] = None,
 ) -> None:
     from muster.gateway.serve import serve
     from muster.gateway.settings import load_settings

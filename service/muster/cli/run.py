@@ -32,11 +32,13 @@ def run(
     dir: Annotated[Path | None, typer.Option(envvar="MUSTER_DIR", help="Directory of the recorders.")] = None,
     node: Annotated[str | None, typer.Option(envvar="MUSTER_NODE", help="Name of this node.")] = None,
     listen: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where the agent listens.")] = None,
-    collect: Annotated[str | None, typer.Option(envvar="MUSTER_COLLECT", help="Collectors; none for none [torch].")] = None,
+    collect: Annotated[
+        str | None, typer.Option(envvar="MUSTER_COLLECT", help="Collectors, or none (default: torch).")
+    ] = None,
     agent: Annotated[bool, typer.Option("--agent/--no-agent", help="Start an agent if there is none.")] = True,
     linger_s: Annotated[float, typer.Option(help="Seconds that the agent serves on after the last rank ended.")] = 3600.0,
     bundle: Annotated[bool, typer.Option("--bundle/--no-bundle", help="Keep what was recorded on a bad end.")] = True,
-    bundle_dir: Annotated[Path | None, typer.Option(help="Where [./muster-<job>-<time>].")] = None,
+    bundle_dir: Annotated[Path | None, typer.Option(help="Where (default: ./muster-<job>-<time>).")] = None,
     print_env: Annotated[bool, typer.Option("--print-env", help="Print the environment instead of running.")] = False,
 ) -> None:
     from muster.probe import launch

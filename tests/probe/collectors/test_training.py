@@ -36,6 +36,7 @@ TRAININGS = {
     "fsdp": "--mode fsdp",
     "accumulate": "--mode ddp --accumulate 3 --steps 4",
     "hook": "--mode ddp --comm-hook --steps 4",
+    "unused": "--mode ddp-unused --steps 4",
     "user": "--user-steps --steps 4",
     "fork": "--workers 2 --start-method fork --steps 5",
     "spawn": "--workers 2 --start-method spawn --steps 5",
@@ -118,6 +119,12 @@ def test_traffic_of_the_users_communication_hook_is_not_counted_twice(
         assert len(by_hook) == len(by_reducer) == 4
         assert all(r["bytes"] for r in by_hook)
         assert all(r["bytes"] is None for r in by_reducer)
+
+
+def test_parameters_that_take_no_part_do_not_hide_the_reduction(trained: dict[str, list[Rank]]) -> None:
+    for rank in trained["unused"]:
+        assert rank.ops["all_reduce"] == 4
+        assert all(s["comm_blocked_ms"] is not None for s in rank.steps)
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])

@@ -27,6 +27,8 @@ from muster.probe.recorder import Recorder
 TORCH = ("collectives", "functional", "ddp", "steps", "phases", "checkpoints", "generation")
 """What `torch` stands for."""
 NAMES = (*TORCH,)
+FSDP2 = ("torch.distributed.fsdp._fully_shard._fsdp_state", "torch.distributed._composable.fsdp._fsdp_state")
+"""Where fully_shard lives: since torch 2.6, and before."""
 
 
 class Installed:
@@ -68,9 +70,8 @@ class Installed:
             self._when("torch.autograd", lambda m: self._phases.install_backward(m, self._patches))
         if "phases" in self.names:
             self._when("torch.utils.data.dataloader", lambda m: self._phases.install_data(m, self._patches))
-            self._when(
-                "torch.distributed.fsdp._fully_shard._fsdp_state", lambda m: self._phases.install_fsdp(m, self._patches)
-            )
+            for place in FSDP2:
+                self._when(place, lambda m: self._phases.install_fsdp(m, self._patches))
         if "checkpoints" in self.names:
             self._when("torch.serialization", lambda m: self._checkpoints.install_save(m, self._patches))
             self._when(

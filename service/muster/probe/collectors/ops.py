@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 
@@ -89,43 +90,36 @@ class Call:
     out_splits: list[int] | None
 
 
+Argument = Callable[[tuple[Any, ...], Mapping[str, Any]], Any]
 Reader = Callable[[tuple[Any, ...], Mapping[str, Any]], Call]
 
 
-class _Arguments:
-    """Finds arguments by name, whether given by place or by name."""
-
-    __slots__ = ("_defaults", "_places")
-
-    def __init__(self, signature: inspect.Signature) -> None:
-        self._places = {name: place for place, name in enumerate(signature.parameters)}
-        empty = inspect.Parameter.empty
-        self._defaults = {n: p.default for n, p in signature.parameters.items() if p.default is not empty}
-
-    def has(self, name: str) -> bool:
-        return name in self._places
-
-    def get(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        place = self._places.get(name)
-        if place is not None and place < len(args):
-            return args[place]
-        if name in kwargs:
-            return kwargs[name]
-        return self._defaults.get(name)
+def argument(signature: inspect.Signature, name: str) -> Argument:
+    """A function that finds an argument in a call, whether given by place or by name; its default, else None, if not given
+    or not known to this version of torch."""
+    names = list(signature.parameters)
+    if name not in names:
+        return lambda args, kwargs: kwargs.get(name)
+    place, default = names.index(name), signature.parameters[name].default
+    if default is inspect.Parameter.empty:
+        default = None
+    return lambda args, kwargs: args[place] if len(args) > place else kwargs.get(name, default)
 
 
 def reader(function: Callable[..., Any], spec: Spec, dtype_names: Callable[[Any], str]) -> Reader:
     """A function that reads the arguments of a call to `function`."""
-    arguments = _Arguments(inspect.signature(function))
-    get = arguments.get
-    group_peer = None if spec.peer is None else f"group_{spec.peer}"
-    full, one, splits, is_async = spec.full, spec.one or "", spec.splits, spec.is_async
+    find = partial(argument, inspect.signature(function))
+    group_of, async_of = find("group"), find("async_op")
+    tensor_of, whole_of = find(spec.one or ""), [find(name) for name in spec.full]
+    peer_of, group_peer_of = find(spec.peer or ""), find(f"group_{spec.peer}")
+    splits_of = [find(name) for name in spec.splits or ()]
+    has_tensor, has_peer, is_async = bool(spec.one), bool(spec.peer), spec.is_async
 
     def describe(call: Call, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        tensor = get(one, args, kwargs)
+        tensor = tensor_of(args, kwargs)
         whole: Any = None
-        for name in full:
-            whole = get(name, args, kwargs)
+        for of in whole_of:
+            whole = of(args, kwargs)
             if whole is not None:
                 break
         if isinstance(tensor, list | tuple):
@@ -141,22 +135,22 @@ def reader(function: Callable[..., Any], spec: Spec, dtype_names: Callable[[Any]
 
     def read(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
         call = Call()
-        call.group = get("group", args, kwargs)
-        call.async_op = bool(get("async_op", args, kwargs)) if is_async is None else is_async
+        call.group = group_of(args, kwargs)
+        call.async_op = bool(async_of(args, kwargs)) if is_async is None else is_async
         call.nbytes = call.shape = call.dtype = call.peer = call.in_splits = call.out_splits = None
         call.on_cpu = True
         call.peer_in_group = False
-        if one:
+        if has_tensor:
             try:
                 describe(call, args, kwargs)
             except (AttributeError, TypeError):  # no tensor: torch will say so
                 call.nbytes = None
-        if splits is not None:
-            call.in_splits, call.out_splits = (_splits(get(name, args, kwargs)) for name in splits)
-        if spec.peer is not None and group_peer is not None:
-            call.peer = get(spec.peer, args, kwargs)
+        if splits_of:
+            call.in_splits, call.out_splits = (_splits(of(args, kwargs)) for of in splits_of)
+        if has_peer:
+            call.peer = peer_of(args, kwargs)
             if call.peer is None:
-                call.peer = get(group_peer, args, kwargs)
+                call.peer = group_peer_of(args, kwargs)
                 call.peer_in_group = True
         return call
 

@@ -58,14 +58,20 @@ class Phases:
         open_roots: dict[int, Span | None] = {}
         trained: set[int] = set()
 
+        def begin(root: int, module: Any) -> None:
+            if open_roots and root not in open_roots:
+                return  # inside the forward of another
+            self._recorder.spans.close(open_roots.get(root))  # still open where its last forward raised
+            open_roots[root] = self.forward(module, root in trained)
+            if module.training:
+                trained.add(root)
+
         def before(original: Any) -> Any:
             @functools.wraps(original)
             def _pre_forward(fsdp: Any, module: Any, *args: Any, **kwargs: Any) -> Any:
                 # The root is the first whose hook runs; whether a state is one it knows only inside that hook.
-                if self._recorder.active and not open_roots and fsdp._is_root is not False and not self.is_compiling():
-                    open_roots[id(fsdp)] = self.forward(module, id(fsdp) in trained)
-                    if module.training:
-                        trained.add(id(fsdp))
+                if self._recorder.active and fsdp._is_root is not False and not self.is_compiling():
+                    begin(id(fsdp), module)
                 return original(fsdp, module, *args, **kwargs)
 
             return _pre_forward

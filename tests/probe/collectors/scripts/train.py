@@ -64,7 +64,10 @@ class Model(nn.Module):
 
 def parallel(inner: nn.Module, a: argparse.Namespace) -> nn.Module:
     if a.mode.startswith("ddp"):
-        model = nn.parallel.DistributedDataParallel(inner)
+        unused = a.mode == "ddp-unused"
+        if unused:
+            inner.spare = nn.Linear(8, 8)
+        model = nn.parallel.DistributedDataParallel(inner, find_unused_parameters=unused)
         if a.comm_hook:
             from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 

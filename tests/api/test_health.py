@@ -144,7 +144,7 @@ async def test_since_and_confirmations_are_the_evaluators_and_not_the_askers(wor
         body = world.client.get("/jobs/j/health").json()
     (finding,) = [f for f in body["findings"] if f["ranks"]]
     assert finding["confirmations"] == 3
-    assert finding["since"] == first.isoformat()
+    assert finding["since"] == first.isoformat().replace("+00:00", "Z")
 
 
 @pytest.mark.anyio

@@ -74,12 +74,20 @@ def test_http_status(evaluate: Evaluate, status: Status, phase: Phase, code: int
     }  # fmt: skip
 
 
+def test_a_warn_does_not_hide_that_a_node_did_not_answer(evaluate: Evaluate) -> None:
+    history = running(own=slowed(steady(), [0], 5))
+    history.down = {2}
+    e = evaluate(history, slowdown_fail=9.0)
+    assert (e.status, e.blind, http_status(e)) == (Status.WARN, True, 503)
+    assert health_json(e)["coverage"]["answered"] == 4
+
+
 @pytest.mark.parametrize(
     ("value", "out"),
     [
         (2**53, 2**53), (-(2**53), -(2**53)), (2**53 + 1, "9007199254740993"), (Decimal("1.10"), "1.10"), (1.5, 1.5),
         (math.nan, "NaN"), (math.inf, "Infinity"), (-math.inf, "-Infinity"), (True, True), (None, None), ("x", "x"),
-        ([1, 2**60, None], [1, str(2**60), None]), ({"a": math.nan}, {"a": "NaN"}), (b"\x01", "01"),
+        ([1, 2**60, None], [1, str(2**60), None]), ({"a": math.nan}, {"a": "NaN"}), (b"\x01", "AQ=="),
         (timedelta(seconds=2), 2.0), (datetime(2026, 1, 2, 3, tzinfo=timezone(timedelta(hours=1))), "2026-01-02T02:00:00Z"),
         (datetime(2026, 1, 2, tzinfo=UTC).date(), "2026-01-02"),
     ],

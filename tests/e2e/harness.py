@@ -38,17 +38,14 @@ class Stack:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._processes: list[subprocess.Popen[bytes]] = []
-        self._http = httpx.Client(base_url=self.url, timeout=30, trust_env=False)
+        self.client = httpx.Client(base_url=self.url, timeout=30, trust_env=False)
 
     def __enter__(self) -> Stack:
-        self.spawn(
-            "gateway", ["gateway", "--listen", f"127.0.0.1:{self.port}", "--state", str(self.directory / "state.db")]
-        )
-        self.wait(lambda: self._alive(), 30, "the gateway to be ready")
+        self._start_gateway()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self._http.close()
+        self.client.close()
         # Stopped and orphaned ranks carry the directory in their environment: find them by it.
         for p in psutil.process_iter():
             try:
@@ -59,6 +56,18 @@ class Stack:
         for child in self._processes:
             child.kill()
             child.wait()
+
+    def restart_gateway(self) -> None:
+        """Kill the gateway and start another with the same state."""
+        self._gateway.kill()
+        self._gateway.wait()
+        self._start_gateway()
+
+    def _start_gateway(self) -> None:
+        state = self.directory / "state.db"
+        flags = ["gateway", "--listen", f"127.0.0.1:{self.port}", "--state", str(state)]
+        self._gateway = self.spawn("gateway", flags)
+        self.wait(self._alive, 30, "the gateway to be ready")
 
     def spawn(self, name: str, args: Sequence[str], **env: str) -> subprocess.Popen[bytes]:
         """Start `muster <args>` with its output in `<name>.log`."""
@@ -89,12 +98,12 @@ class Stack:
 
     def health(self, job: str, **params: Any) -> tuple[int, dict[str, Any]]:
         """One request: HTTP status and body."""
-        answer = self._http.get(f"/jobs/{job}/health", params=params)
+        answer = self.client.get(f"/jobs/{job}/health", params=params)
         body: dict[str, Any] = answer.json()
         return answer.status_code, body
 
     def query(self, job: str, sql: str) -> list[list[Any]]:
-        answer = self._http.post(f"/jobs/{job}/query", json={"sql": sql})
+        answer = self.client.post(f"/jobs/{job}/query", json={"sql": sql})
         assert answer.status_code == 200, answer.text
         rows: list[list[Any]] = answer.json()["rows"]
         return rows
@@ -106,7 +115,7 @@ class Stack:
         end = time.monotonic() + seconds
         while True:
             status, body = self.health(job, **params)
-            if accept(status, body):
+            if "coverage" in body and accept(status, body):
                 return status, body
             if time.monotonic() > end:
                 raise AssertionError(f"not within {seconds} s; last answer {status}: {body}\n{self.logs()}")
@@ -114,7 +123,7 @@ class Stack:
 
     def steps(self, job: str) -> int:
         """Newest global step that any rank has completed; -1 before there is one."""
-        answer = self._http.post(f"/jobs/{job}/query", json={"sql": "SELECT max(last_global_step) FROM process.rank"})
+        answer = self.client.post(f"/jobs/{job}/query", json={"sql": "SELECT max(last_global_step) FROM process.rank"})
         if answer.status_code != 200:
             return -1
         value = answer.json()["rows"][0][0]
@@ -133,6 +142,6 @@ class Stack:
 
     def _alive(self) -> bool:
         try:
-            return self._http.get("/livez").status_code == 200
+            return self.client.get("/livez").status_code == 200
         except httpx.TransportError:
             return False

@@ -86,6 +86,7 @@ class Evaluation:
     last_checkpoint: LastCheckpoint | None
     evaluated_at: datetime
     lang: Lang
+    blind: bool = False  # too little is known for a verdict better than unknown, whatever else was found
     notes: tuple[str, ...] = ()
     facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     elapsed_ms: float = 0.0

@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal
+from datetime import datetime
 from typing import Any
 
 from muster.diagnosis.evaluation import CheckResult, DrainCandidate, Evaluation, StepResult
 from muster.diagnosis.template import number_list, seconds
 from muster.diagnosis.texts import one_line, phase_name, say, status_name
+from muster.federation.values import json_value
 from muster.model import Coverage, Finding, Phase, Severity, Status
 
 STEP_ROWS = 200
 """Most rows of a step in the answer; `row_count` says how many there are."""
-EXACT_INTEGER = 1 << 53
 MEDIA_TYPE = "application/health+json"
 _CALM = frozenset({Phase.STARTING, Phase.FINISHED, Phase.SUSPENDED})
 
 
 def http_status(evaluation: Evaluation, on_fail: int = 503) -> int:
-    """200 for pass and warn; `on_fail` for fail, and for unknown unless the job is starting, finished or suspended."""
+    """200 for pass and warn; `on_fail` for fail, and for unknown unless the job is starting, finished or suspended. A warn
+    does not hide that too little is known: that is `on_fail` as well."""
     if evaluation.status is Status.FAIL:
         return on_fail
-    if evaluation.status is Status.UNKNOWN and evaluation.phase not in _CALM:
-        return on_fail
-    return 200
+    unknown = evaluation.status is Status.UNKNOWN or evaluation.blind
+    return on_fail if unknown and evaluation.phase not in _CALM else 200
 
 
 def headers(evaluation: Evaluation) -> dict[str, str]:
@@ -146,33 +143,6 @@ def step_json(step: StepResult, max_rows: int | None = STEP_ROWS) -> dict[str, A
         "coverage": coverage_json(step.coverage),
         "error": step.error.problem() if step.error is not None else None,
     }
-
-
-def json_value(value: Any) -> Any:
-    """The number rule: integers within 2^53 are numbers, larger ones and DECIMAL are texts, so are NaN and infinities.
-    Times are ISO 8601 in UTC."""
-    if value is None or isinstance(value, bool | str):
-        return value
-    if isinstance(value, int):
-        return value if -EXACT_INTEGER <= value <= EXACT_INTEGER else str(value)
-    if isinstance(value, float):
-        if math.isfinite(value):
-            return value
-        return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
-    if isinstance(value, Decimal):
-        return str(value)
-    if isinstance(value, datetime):
-        aware = value if value.tzinfo else value.replace(tzinfo=UTC)
-        return aware.astimezone(UTC).isoformat().replace("+00:00", "Z")
-    if isinstance(value, Mapping):
-        return {str(k): json_value(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [json_value(v) for v in value]
-    if isinstance(value, timedelta):
-        return value.total_seconds()
-    if isinstance(value, bytes):
-        return value.hex()
-    return value.isoformat() if isinstance(value, date) else str(value)
 
 
 def health_text(evaluation: Evaluation) -> str:

@@ -139,6 +139,7 @@ class DiagnosisService:
             last_checkpoint=_checkpoint(facts.get(_id("last_checkpoint"))),
             evaluated_at=datetime.now(UTC),
             lang=lang,
+            blind=rules_of_verdict.is_blind(checks, phase=now.phase, enough=enough),
             notes=_notes(lang, checks, chosen, values, coverage, share, min_coverage),
             facts=facts,
             elapsed_ms=(time.monotonic() - started) * 1000,

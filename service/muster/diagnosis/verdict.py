@@ -41,8 +41,13 @@ def status_of(findings: Sequence[Finding], checks: Sequence[CheckResult], *, pha
     """fail > warn > unknown > pass. Coverage can only worsen: gaps beyond what is allowed, and a required check that could
     not conclude, make `unknown` of `pass`. Whether ranks move is no question any more once the job has ended."""
     worst = max((_SEVERITY[f.severity] for f in findings), default=0)
-    blind = not enough or any(c.required and c.gate is not None and phase not in _SETTLED for c in checks)
-    return _STATUS[max(worst, 1 if blind else 0)]
+    return _STATUS[max(worst, 1 if is_blind(checks, phase=phase, enough=enough) else 0)]
+
+
+def is_blind(checks: Sequence[CheckResult], *, phase: Phase, enough: bool) -> bool:
+    """Whether too little is known for a verdict better than `unknown`. A `warn` may stand beside it: that one is true, and
+    what else there is cannot be seen."""
+    return not enough or any(c.required and c.gate is not None and phase not in _SETTLED for c in checks)
 
 
 def check_status(findings: Iterable[Finding], gate: str | None) -> Status:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import math
 from collections.abc import Mapping
-from datetime import date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
@@ -24,7 +24,7 @@ def json_rows(table: pa.Table, limit: int | None = None) -> list[list[Any]]:
 
 def json_value(value: Any) -> Any:
     """Integers within ±2^53 and finite floats are numbers; larger integers and DECIMAL are texts; NaN and infinities are
-    "NaN", "Infinity", "-Infinity"; times are ISO 8601; bytes are base64."""
+    "NaN", "Infinity", "-Infinity"; times are ISO 8601 (those with a time zone in UTC, ending in Z); bytes are base64."""
     if value is None or isinstance(value, bool | str):
         return value
     if isinstance(value, int):
@@ -35,6 +35,8 @@ def json_value(value: Any) -> Any:
         return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
     if isinstance(value, Decimal | UUID):
         return str(value)
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
     if isinstance(value, datetime | date | time):
         return value.isoformat()
     if isinstance(value, timedelta):

@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from muster.diagnosis.evaluation import Evaluation
+from muster.federation.values import json_value
 from muster.registry.store import Store
 
 Key = str
@@ -55,7 +56,7 @@ class VerdictHistory:
 
     def record(self, job: str, evaluation: Evaluation, body: dict[str, Any], at: datetime) -> dict[str, Any]:
         """Count a background evaluation, keep it, and return its body with since and confirmations."""
-        now = at.isoformat()
+        now = str(json_value(at))
         with self._lock:
             old = self._jobs.get(job)
             new = _Job(body["status"], old.since if old and old.status == body["status"] else now)

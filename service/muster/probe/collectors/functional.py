@@ -2,8 +2,8 @@
 
 They are asynchronous: the operation begins in the call and its result waits by itself when it is first used, through
 `wait_tensor`. The functions of torch.distributed._functional_collectives are replaced. What compiled graphs call goes
-past them. A kernel of torch's dispatcher would see it, but Python in there holds the GIL while the operation runs, and
-gloo's threads, which need it to let go of a tensor, then wait for ever (tried, torch 2.13).
+past them. A kernel of torch's dispatcher would see it, but one in Python holds the GIL while the operation runs, and
+gloo's threads need it to let go of a tensor: it hangs within some thousand calls (torch 2.13).
 """
 
 from __future__ import annotations

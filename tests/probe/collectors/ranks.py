@@ -75,7 +75,9 @@ class Rank:
 class Job:
     """The ranks of a job while they run."""
 
-    def __init__(self, directory: Path, script: str, *args: str, ranks: int = 2, collect: str = "torch") -> None:
+    def __init__(
+        self, directory: Path, script: str, *args: str, ranks: int = 2, collect: str = "torch", **environ: str
+    ) -> None:
         self.rings = directory / "rings"
         with socket.socket() as s:
             s.bind(("127.0.0.1", 0))
@@ -91,7 +93,7 @@ class Job:
             "MASTER_PORT": str(port),
             "WORLD_SIZE": str(ranks),
             "LOCAL_WORLD_SIZE": str(ranks),
-        }
+        } | environ
         self.processes = []
         self.logs = [directory / f"rank-{r}.log" for r in range(ranks)]
         for r, path in enumerate(self.logs):

@@ -15,8 +15,8 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from federation.nodes_over_http import TABLE, Nodes, stream
-from muster.errors import OverBudget, StatementFailed
-from muster.federation.fanout import Budget
+from muster.errors import Busy, OverBudget, StatementFailed
+from muster.federation.fanout import Budget, Gate
 from muster.federation.merge import Merger
 from muster.federation.service import Federation, StatementResult
 from muster.federation.shards.agent import AgentShard
@@ -253,3 +253,13 @@ async def test_history_is_what_all_shards_still_hold(nodes: Nodes, ask: Ask) -> 
     nodes.all[1].misbehave = lambda request, body: _rewritten(body, {"oldest_step": "17", "rows_lost": "4"})
     result = await ask(SUMS)
     assert (result.coverage.history.oldest_step, result.coverage.history.rows_lost) == (17, 4)
+
+
+async def test_the_gate_makes_others_wait_and_refuses_them_in_time() -> None:
+    gate = Gate(at_once=1)
+    async with gate.passed(0.1):
+        with pytest.raises(Busy):
+            async with gate.passed(0.1):
+                pass
+    async with gate.passed(0.1):
+        pass

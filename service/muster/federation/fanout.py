@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import anyio
@@ -16,7 +17,6 @@ from muster.model import JobView, RankState, ShardInfo
 from muster.protocol import RankRef, SubQuery
 
 _RESERVE = 0.15  # of the time that is left, for merging
-_GATE_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,20 +40,23 @@ class Ask:
 
 
 class Gate:
-    """Bounds how many requests fan out at once. Waiting in front of it is bounded too."""
+    """Bounds how many requests fan out at once."""
 
     def __init__(self, at_once: int) -> None:
         self._limiter = anyio.Semaphore(at_once)
 
-    async def __aenter__(self) -> None:
+    @asynccontextmanager
+    async def passed(self, wait_s: float) -> AsyncIterator[None]:
+        """Hold a place. Raises Busy when none is free within `wait_s` seconds."""
         try:
-            with anyio.fail_after(_GATE_S):
+            with anyio.fail_after(wait_s):
                 await self._limiter.acquire()
         except TimeoutError:
             raise Busy("Too many queries are under way.", hint="Ask again in a moment.") from None
-
-    async def __aexit__(self, *_: object) -> None:
-        self._limiter.release()
+        try:
+            yield
+        finally:
+            self._limiter.release()
 
 
 class FanOut:

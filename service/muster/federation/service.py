@@ -86,7 +86,7 @@ class Federation:
         started = time.monotonic()
         run = _Run(view, budget or Budget(), started + deadline_s)
         plan, refused = await self.plan(statements, view)
-        async with self._gates[lane]:
+        async with self._gates[lane].passed(deadline_s / 2):
             session = self._mergers[lane].session(run.until)
             try:
                 await self._waves(plan, run, session, self._mergers[lane])

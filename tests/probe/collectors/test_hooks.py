@@ -119,8 +119,7 @@ def functional(tmp_path_factory: pytest.TempPathFactory) -> list[Rank]:
 def test_functional_collectives_end_at_the_first_use_of_their_result(functional: list[Rank]) -> None:
     reduced = [r.only("all_reduce", bytes=128, tensor_shape="[4,8]", local_step=1, occurrence=1) for r in functional]
     assert all((r["async_op"], r["timing_source"], r["group_size"]) == (1, "wait", 2) for r in reduced)
-    assert reduced[1]["duration_ms"] > 50
-    assert reduced[1]["blocked_ms"] < 40
+    assert reduced[1]["duration_ms"] - reduced[1]["blocked_ms"] > 49  # the 50 ms that it worked meanwhile
 
 
 def test_functional_gathers_count_the_whole_buffer(functional: list[Rank]) -> None:

@@ -204,6 +204,7 @@ def operations() -> dict[str, Any]:
             off = best(call)
             recorder.active = True
         results[name] = {"without": without, "off": off, "recorded": recorded}
+    results["a collective that does nothing (the hook alone)"] = hook_alone()
     dist.destroy_process_group()
     return results
 
@@ -218,6 +219,30 @@ def best(call: Callable[[], Any], number: int = 300) -> float:
             call()
         means.append((time.thread_time() - began) / number)
     return min(means) * 1e6
+
+
+def hook_alone() -> dict[str, float]:
+    """What is put around a call, without what gloo's threads do to the caches in between."""
+    import torch
+    import torch.distributed.distributed_c10d as c10d
+
+    import muster.probe
+    from muster.probe.collectors.collectives import Collectives
+    from muster.probe.collectors.ops import SPECS
+    from muster.probe.collectors.works import Works
+
+    def nothing(tensor: Any, op: Any = None, group: Any = None, async_op: bool = False) -> None:
+        pass
+
+    t = torch.ones(1024)
+    with Recording("none"):
+        recorder: Any = muster.probe.current()
+        hook = Collectives(recorder, c10d, Works(recorder)).wrap(nothing, "all_reduce", SPECS["all_reduce"])
+        recorded = best(lambda: hook(t), 3000)
+        recorder.active = False
+        off = best(lambda: hook(t), 3000)
+        recorder.active = True
+    return {"without": best(lambda: nothing(t), 3000), "off": off, "recorded": recorded}
 
 
 def _all_reduce() -> Callable[[], Any]:

@@ -5,25 +5,24 @@ from __future__ import annotations
 import gc
 import logging
 import signal
-import socket
 import sys
 from collections.abc import Callable
 
 import structlog
 import uvicorn
 
-from muster.errors import ConfigError
 from muster.gateway.app import create_app
 from muster.gateway.settings import GatewaySettings
+from muster.listening import open_listener, url_of
 
 
 def serve(settings: GatewaySettings, *, ready: Callable[[str], None] | None = None) -> None:
     """Serve until SIGTERM or SIGINT. `ready` is told the URL once the socket listens. Raises ConfigError."""
     configure_logging(settings)
     signal.signal(signal.SIGTERM, _end)
-    listener = _listen(settings)
-    host, port, *_ = listener.getsockname()
-    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    hint = "Is another gateway running? --listen 127.0.0.1:0 takes a free port."
+    listener = open_listener(settings.listen, hint=hint, backlog=1024)
+    url = url_of(listener)
     gc.set_threshold(50_000, 20, 50)  # a fan-out makes many short-lived objects
     config = uvicorn.Config(
         lambda: create_app(settings),
@@ -61,19 +60,3 @@ def configure_logging(settings: GatewaySettings) -> None:
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, settings.log_level.upper())),
         logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
     )
-
-
-def _listen(settings: GatewaySettings) -> socket.socket:
-    host, port = settings.address()
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, kind, protocol)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(1024)
-    except OSError as error:
-        raise ConfigError(
-            f"cannot listen on {settings.listen}: {error.strerror or error}",
-            hint="Is another gateway running? --listen 127.0.0.1:0 takes a free port.",
-        ) from error
-    return listener

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import ipaddress
 import os
 import re
 from pathlib import Path
@@ -19,6 +18,7 @@ from pydantic_settings import (
 )
 
 from muster.errors import ConfigError
+from muster.listening import is_loopback, parse
 from muster.protocol import JobId
 from muster.registry.addresses import LOOPBACK, AllowList
 
@@ -109,7 +109,7 @@ class GatewaySettings(BaseSettings):
 
     @model_validator(mode="after")
     def _fits(self) -> GatewaySettings:
-        host, _ = self.address()
+        host, _ = parse(self.listen)
         if not is_loopback(host) and not self.tokens:
             raise ValueError(
                 f"listening on {host} needs tokens: make one with `muster token` and put it under tokens,"
@@ -126,13 +126,6 @@ class GatewaySettings(BaseSettings):
             raise ValueError("deadline_s is longer than max_deadline_s")
         return self
 
-    def address(self) -> tuple[str, int]:
-        """Host and port of `listen`. Raises ValueError."""
-        host, _, port = self.listen.rpartition(":")
-        if not host or not port.isdigit() or int(port) > 65535:
-            raise ValueError(f"listen is {self.listen!r}; write host:port, such as 127.0.0.1:{DEFAULT_PORT} or [::1]:0")
-        return host.strip("[]"), int(port)
-
 
 def load_settings(**flags: Any) -> GatewaySettings:
     """Settings from all sources; flags that are None are left out. Raises ConfigError naming the setting."""
@@ -148,11 +141,3 @@ def load_settings(**flags: Any) -> GatewaySettings:
         raise ConfigError(f"{where + ': ' if where else ''}{text}", hint="See docs/settings.md.") from None
     except ValueError as error:  # a file that is no TOML or YAML
         raise ConfigError(f"{name or 'settings'}: {error}", hint="See docs/settings.md.") from None
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach an address of this host name or number."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

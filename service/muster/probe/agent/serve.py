@@ -19,6 +19,7 @@ import structlog
 import uvicorn
 
 from muster.errors import ConfigError, Conflict
+from muster.listening import open_listener, url_of
 from muster.probe import files
 from muster.probe.agent.agent import Agent
 from muster.probe.agent.app import AgentApp
@@ -41,9 +42,9 @@ def serve(settings: AgentSettings) -> None:
         os.nice(10)
     roots = files.roots(settings.dir)
     lock, directory = _claim(roots, settings.job)
-    listener = _listen(settings)
+    listener = open_listener(settings.listen, hint="Port 0 takes a free one.", backlog=128)
     try:
-        addr = settings.advertise or _url(listener)
+        addr = settings.advertise or url_of(listener)
         node = Node(settings.job, settings.node, settings.node, addr)
         store = Store(roots, node, rows_per_table=settings.rows_per_table, memory_limit=settings.memory_limit)
         try:
@@ -184,26 +185,6 @@ def _claim(roots: Sequence[Path], job: str) -> tuple[OwnerLock, int]:
             raise Conflict(f"An agent already serves job {job} on this node.", hint="It is found in muster nodes.")
         return lock, directory
     raise ConfigError(f"no directory for the agent: {problem}", hint="Set MUSTER_DIR to a directory of your own.")
-
-
-def _listen(settings: AgentSettings) -> socket.socket:
-    host, port = settings.address()
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, kind, protocol)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(128)
-    except OSError as error:
-        raise ConfigError(
-            f"cannot listen on {settings.listen}: {error.strerror or error}", hint="Port 0 takes a free one."
-        ) from error
-    return listener
-
-
-def _url(listener: socket.socket) -> str:
-    host, port, *_ = listener.getsockname()
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def _write_address(directory: int, addr: str) -> None:

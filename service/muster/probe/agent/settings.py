@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import re
 import socket
@@ -12,7 +11,7 @@ from typing import Annotated
 from pydantic import AliasChoices, Field, SecretStr, StringConstraints, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
-from muster.errors import ConfigError
+from muster.listening import is_loopback, parse
 from muster.protocol import JobId
 
 
@@ -126,24 +125,9 @@ class AgentSettings(BaseSettings):
 
     @model_validator(mode="after")
     def _guarded(self) -> AgentSettings:
-        host, _ = self.address()
+        host, _ = parse(self.listen)
         if not is_loopback(host) and self.serve_token is None:
             raise ValueError(
                 f"listening on {host} needs serve_token (MUSTER_AGENT_SERVE_TOKEN), so that only the gateway can ask"
             )
         return self
-
-    def address(self) -> tuple[str, int]:
-        """Host and port of `listen`. Raises ConfigError."""
-        host, _, port = self.listen.rpartition(":")
-        if not host or not port.isdigit() or int(port) > 65535:
-            raise ConfigError(f"listen is {self.listen!r}", hint="Write host:port, such as 127.0.0.1:8701 or [::1]:0.")
-        return host.strip("[]"), int(port)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach an address of this host name or number."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

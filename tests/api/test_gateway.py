@@ -58,6 +58,15 @@ def test_more_rows_than_asked_for_are_an_error_and_never_cut(job: World) -> None
     assert (answer.status_code, answer.json()["code"]) == (422, "over_budget")
 
 
+def test_an_answer_of_too_many_bytes_is_refused() -> None:
+    world = World(GatewaySettings(evaluate_s=0, max_answer_bytes=2000))
+    with world.client:
+        world.register()
+        answer = world.client.post("/jobs/j/query", json={"sql": f"SELECT * FROM {TABLE}"})
+        assert (answer.status_code, answer.json()["code"]) == (422, "over_budget")
+        assert world.client.post("/jobs/j/query", json={"sql": f"SELECT count(*) FROM {TABLE}"}).status_code == 200
+
+
 def test_a_partial_answer_is_refused_where_asked(job: World) -> None:
     job.silent.add("n0")
     sql = f"SELECT count(*) FROM {TABLE}"

@@ -154,10 +154,18 @@ def test_a_finished_job_passes_whatever_its_speed_was(evaluate: Evaluate) -> Non
 def test_a_finished_job_whose_agents_are_gone_has_still_finished(evaluate: Evaluate) -> None:
     history = running()
     finished(history, range(6))
-    history.down = {0, 1, 2}
+    history.down = {1, 2}
     e = evaluate(history)
     assert (e.status, e.phase, loud(e)) == (Status.PASS, Phase.FINISHED, [])
     assert not e.coverage.complete
+
+
+def test_a_finished_job_of_which_nobody_answers_is_unknown_and_still_finished(evaluate: Evaluate) -> None:
+    history = running()
+    finished(history, range(6))
+    history.down = {0, 1, 2}
+    e = evaluate(history)
+    assert (e.status, e.phase, http_status(e)) == (Status.UNKNOWN, Phase.FINISHED, 200)
 
 
 def test_a_job_that_ends_rank_by_rank_is_silent(evaluate: Evaluate) -> None:
@@ -496,6 +504,25 @@ def test_a_job_terminated_from_outside_blames_no_rank(evaluate: Evaluate) -> Non
     e = evaluate(history)
     found = only(e)
     assert (found.id, found.ranks, e.status, e.phase) == ("deaths_without_root", (), Status.FAIL, Phase.FAILED)
+
+
+def test_deaths_of_which_nobody_tells_any_more_name_no_first(evaluate: Evaluate) -> None:
+    history = running()
+    for rank in range(6):
+        history.roster[rank] = RankStatus.DEAD
+    history.down = {0, 1, 2}
+    e = evaluate(history)
+    found = next(f for f in e.findings if f.severity is Severity.FAIL)
+    assert (found.id, found.ranks, e.status, e.phase) == ("deaths_without_root", (), Status.FAIL, Phase.FAILED)
+
+
+def test_a_death_that_is_told_is_not_the_first_while_others_are_not(evaluate: Evaluate) -> None:
+    history = running()
+    dead(history, 4, exit_kind="exception", exit_signal=None, exit_message="RuntimeError: injected failure")
+    history.roster |= {0: RankStatus.DEAD, 1: RankStatus.DEAD}
+    history.down = {0}
+    fails = [f for f in evaluate(history).findings if f.severity is Severity.FAIL]
+    assert [(f.id, f.ranks) for f in fails] == [("deaths_without_root", ())]
 
 
 def test_a_failure_that_the_roster_remembers_counts_when_its_agent_is_gone(evaluate: Evaluate) -> None:

@@ -77,7 +77,7 @@ def test_a_killed_rank_is_the_first_death(tmp_path: Path) -> None:
     assert body["recommendation"] == "requeue"
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_interrupted_it_leaves_nothing_behind(tmp_path: Path, how: signal.Signals) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "muster.cli", "demo", "--keep", "--fault", "hang:1"],

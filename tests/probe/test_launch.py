@@ -99,6 +99,15 @@ def test_a_launcher_that_has_a_rank_itself_does_not_take_its_childs(
     assert [(life.rank, len(rows(life, "python.torch_step_timing"))) for life in lives] == [(0, 2), (1, 2), (2, 2)]
 
 
+def test_a_command_without_a_rank_is_told_that_nothing_was_recorded(
+    options: Make, train: Path, environ: dict[str, str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run(options("bash", "-c", f"{sys.executable} {train} 2"), environ) == 0
+    assert "nothing was recorded" in capfd.readouterr().err
+    assert run(options(sys.executable, train, 2), environ) == 0
+    assert capfd.readouterr().err == ""
+
+
 @pytest.mark.parametrize("code", [0, 1, 77, 255])
 def test_the_exit_code_is_the_commands(options: Make, code: int, environ: dict[str, str]) -> None:
     assert run(options(sys.executable, "-c", f"raise SystemExit({code})"), environ) == code

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -23,7 +24,7 @@ from muster.errors import ParameterError
 from muster.federation.coverage import merged
 from muster.federation.nodes import cluster_nodes
 from muster.federation.service import Federation, StatementResult
-from muster.model import Coverage, JobView, Status, Verdict
+from muster.model import Coverage, Finding, JobView, Status, Verdict
 from muster.sql.plan import ParamValue, Statement
 
 DEFAULT = "job_health"
@@ -78,6 +79,10 @@ class DiagnosisService:
             self._conclude, view, chosen, values, results, left, min_coverage, language, started
         )
 
+    def _with_known_next(self, finding: Finding) -> Finding:
+        """What to look at next, as far as this catalogue has it."""
+        return replace(finding, next=tuple(n for n in finding.next if n in self.catalogue.ids))
+
     def _statements(self, chosen: Sequence[Loaded], values: Mapping[str, Mapping[str, ParamValue]]) -> list[Statement]:
         statements = []
         for loaded in chosen:
@@ -113,9 +118,8 @@ class DiagnosisService:
         share = rules_of_verdict.covered(coverage, view)
         enough = view.world_size > 0 and share >= min_coverage
         required = _required_findings(chosen)
-        findings = rules_of_verdict.settle(
-            (f for _, o in outcomes for f in o.findings), phase=now.phase, required=required, enough=enough
-        )
+        found = [self._with_known_next(f) for _, o in outcomes for f in o.findings]
+        findings = rules_of_verdict.settle(found, phase=now.phase, required=required, enough=enough)
         checks = tuple(
             c
             for x, o in outcomes

@@ -15,7 +15,9 @@ _SETTLED = frozenset({Phase.FINISHED, Phase.FAILED})
 
 def uncovered(coverage: Coverage, view: JobView) -> int:
     """How many ranks the answer knows too little about. Ranks that had ended cleanly cannot change any more, so nothing is
-    missed when they do not answer."""
+    missed when they do not answer; but where nobody answers there is no data, and no data is `unknown`."""
+    if coverage.answered == 0:
+        return view.world_size
     ended = {r.rank for r in view.ranks if r.status is RankStatus.FINISHED}
     return sum(m.rank not in ended for m in coverage.missing)
 

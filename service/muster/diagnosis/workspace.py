@@ -79,7 +79,7 @@ class Workspace:
         try:
             self._run(lambda: self._cursor.execute(f"INSERT INTO {target} SELECT {parts} FROM incoming"))
         finally:
-            self._cursor.unregister("incoming")
+            self._run(lambda: self._cursor.unregister("incoming"))
 
     def add_rows(self, name: str, columns: Sequence[ColumnType], rows: Iterable[Sequence[Any]]) -> None:
         """The same from Python rows."""

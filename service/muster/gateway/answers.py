@@ -21,9 +21,9 @@ JSON = "application/json"
 CSV = "text/csv"
 
 
-def checked(result: StatementResult, body: QueryBody, max_rows: int) -> pa.Table:
-    """The table of a result. Raises its error; OverBudget for too many rows; ShardFailed where the caller wants more ranks
-    to have answered than did."""
+def checked(result: StatementResult, body: QueryBody, max_rows: int, max_bytes: int) -> pa.Table:
+    """The table of a result. Raises its error; OverBudget for too many rows or bytes; ShardFailed where the caller wants
+    more ranks to have answered than did."""
     if result.error is not None:
         raise result.error
     assert result.table is not None
@@ -40,6 +40,11 @@ def checked(result: StatementResult, body: QueryBody, max_rows: int) -> pa.Table
         raise OverBudget(
             f"The answer has {result.table.num_rows} rows; at most {max_rows} were asked for.",
             hint="Raise max_rows, or add LIMIT or a filter.",
+        )
+    if result.table.nbytes > max_bytes:
+        raise OverBudget(
+            f"The answer has {result.table.nbytes} bytes; at most {max_bytes} are sent.",
+            hint="Aggregate, or ask for fewer rows or columns.",
         )
     return result.table
 

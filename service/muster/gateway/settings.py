@@ -84,6 +84,9 @@ class GatewaySettings(BaseSettings):
     diagnoses_at_once: int = Field(default=8, ge=1, le=1024, description="Evaluations that run at once; more wait.")
     queries_at_once: int = Field(default=4, ge=1, le=1024, description="Ad-hoc queries that run at once; more wait.")
     max_rows: int = Field(default=10_000, ge=1, le=1_000_000, description="Rows of an ad-hoc answer that names no cap.")
+    max_answer_bytes: int = Field(
+        default=16 << 20, ge=1024, le=1 << 30, description="Largest ad-hoc answer, as Arrow bytes before it is encoded."
+    )
     max_body_bytes: int = Field(default=4 << 20, ge=1024, le=256 << 20, description="Largest request body.")
     max_jobs: int = Field(default=1_000, ge=1, description="Jobs that are kept.")
     max_nodes_per_job: int = Field(default=20_000, ge=1, description="Nodes of a job.")

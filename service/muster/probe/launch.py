@@ -17,6 +17,7 @@ from muster.errors import ConfigError
 from muster.probe import files
 from muster.probe.bundle import write_bundle
 from muster.probe.lock import AGENT_LOCK, LockProbe
+from muster.probe.reader import discover
 from muster.probe.sweep import sweep
 
 INJECT = Path(__file__).with_name("inject")
@@ -103,9 +104,24 @@ def run(options: RunOptions, environ: Mapping[str, str] = os.environ) -> int:
     code = _run_command(options.command, {**environ, **added})
     if agent is not None:
         _look_after_agent(agent)
-    if code != 0 and options.bundle:
+    if not recorded(options.job, roots, started):
+        print(
+            f"muster: nothing was recorded for job {options.job}: no process had RANK set and the rank to itself"
+            " (is the job already recorded here, or the rank started by a shell?)",
+            file=sys.stderr,
+        )
+    elif code != 0 and options.bundle:
         _say_bundle(options, roots, code, started)
     return code
+
+
+def recorded(job: str, roots: Sequence[Path], since: float) -> bool:
+    """Whether a rank of the job has begun to record after `since` (seconds since the epoch)."""
+    lives = [life for root in roots for life in discover(root, job)]
+    found = any(int(life.life.partition("-")[0]) >= since * 1e9 for life in lives)
+    for life in lives:
+        life.close()
+    return found
 
 
 def exit_with(code: int) -> NoReturn:

@@ -50,7 +50,8 @@ def demo(
 
     injected = Fault.parse(fault, ranks)
     console = Console(stderr=True, quiet=json)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
     with Stage(ranks, injected) as stage:
         end = time.monotonic() + duration
         body, text = _conclude(stage, console, end)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import signal
 import subprocess
@@ -31,7 +32,7 @@ class Stage:
         self.fault = fault
         self.workers: list[subprocess.Popen[bytes]] = []
         self._services: list[subprocess.Popen[bytes]] = []
-        self._directory = Path(tempfile.mkdtemp(prefix="muster-demo-"))
+        self._directory = Path(tempfile.gettempdir()) / f"muster-demo-{secrets.token_hex(6)}"
         listener = listen()
         self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         listener.close()
@@ -39,6 +40,7 @@ class Stage:
 
     def __enter__(self) -> Self:
         try:
+            self._directory.mkdir(mode=0o700)
             self._start()
         except BaseException:
             self._end()

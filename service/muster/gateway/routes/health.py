@@ -19,6 +19,7 @@ from muster.sql import explain
 from muster.sql.plan import Statement
 
 HEALTH_JSON = "application/health+json"
+_LEAST_DEADLINE_S = 0.05
 router = APIRouter(tags=["health"], dependencies=[Depends(may_read)], responses=PROBLEMS)
 
 Deadline = Annotated[float | None, Query(description="Seconds that the answer may take.", gt=0)]
@@ -121,8 +122,7 @@ def _deadline(request: Request, given: float | None) -> float:
     settings = parts_of(request).settings
     if given is None:
         return settings.deadline_s
-    if given > settings.max_deadline_s:
-        raise ParameterError(
-            f"deadline is {given:g}, it must be at most {settings.max_deadline_s:g}.", parameter="deadline"
-        )
+    if not _LEAST_DEADLINE_S <= given <= settings.max_deadline_s:
+        bounds = f"from {_LEAST_DEADLINE_S:g} to {settings.max_deadline_s:g} seconds"
+        raise ParameterError(f"deadline is {given:g}, it must be {bounds}.", parameter="deadline")
     return given

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import anyio.to_thread
 import structlog
 from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
@@ -38,8 +39,8 @@ async def post_query(request: Request, job: JobPath, body: QueryBody) -> Respons
     _audit.info("query", job=job, token=parts.auth.name(request), sql=body.sql)
     results = await while_connected(request, parts.federation.run([statement], view, deadline_s=deadline, lane="adhoc"))
     result = results["query"]
-    table = checked(result, body, body.max_rows or parts.settings.max_rows)
-    return respond(request.headers.get("accept", ""), table, result)
+    table = checked(result, body, body.max_rows or parts.settings.max_rows, parts.settings.max_answer_bytes)
+    return await anyio.to_thread.run_sync(respond, request.headers.get("accept", ""), table, result)
 
 
 @router.post("/jobs/{job}/explain", summary="How a query would be answered; nothing is asked.")

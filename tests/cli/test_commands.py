@@ -196,3 +196,13 @@ def test_every_command_and_target_of_the_readme_exists() -> None:
         assert re.search(rf"│ {command}\s", known), command
     for link in re.findall(r"\]\(([^)#:]+)\)", text):
         assert (ROOT / link).exists() or (ROOT / "docs" / link).exists(), link
+
+
+def test_run_registers_with_the_same_gateway_that_the_other_commands_ask(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["run", "--job", "j", "--dir", str(tmp_path), "--print-env"]
+    assert run_cli(words) == 0
+    assert "export MUSTER_GATEWAY=http://127.0.0.1:8700" in capsys.readouterr().out
+    assert run_cli([*words, "--gateway", ""]) == 0
+    assert "MUSTER_GATEWAY" not in capsys.readouterr().out

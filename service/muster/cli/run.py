@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from muster.cli.options import DEFAULT_GATEWAY
+
 _HELP = """Run a training command and record all its local ranks, without a change to its code.
 
 Starts an agent for the job on this node if none is there. Exit code and signals are the command's own. When the command
@@ -27,7 +29,9 @@ def add_to(app: typer.Typer) -> None:
 def run(
     job: Annotated[str, typer.Option("--job", "-j", envvar="MUSTER_JOB", help="Id of the job.")],
     command: Annotated[list[str] | None, typer.Argument(metavar="-- COMMAND…", help="What to run.")] = None,
-    gateway: Annotated[str | None, typer.Option(envvar="MUSTER_GATEWAY", help="Gateway for the agent.")] = None,
+    gateway: Annotated[
+        str, typer.Option(envvar="MUSTER_GATEWAY", help="Gateway that the agent registers with; '' for none.")
+    ] = DEFAULT_GATEWAY,
     token: Annotated[str | None, typer.Option(envvar="MUSTER_TOKEN", help="Token for the gateway.")] = None,
     dir: Annotated[Path | None, typer.Option(envvar="MUSTER_DIR", help="Directory of the recorders.")] = None,
     node: Annotated[str | None, typer.Option(envvar="MUSTER_NODE", help="Name of this node.")] = None,
@@ -46,7 +50,7 @@ def run(
     options = launch.RunOptions(
         job=job,
         command=tuple(command or ()),
-        gateway=gateway,
+        gateway=gateway or None,
         token=token,
         directory=dir,
         node=node,

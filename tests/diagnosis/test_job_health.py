@@ -497,6 +497,16 @@ def test_deaths_on_two_hosts_within_a_second_are_named_together(evaluate: Evalua
     assert (found.ranks, found.confidence) == ((1, 4), "low")
 
 
+def test_ranks_that_are_killed_in_one_moment_are_named_together(evaluate: Evaluate) -> None:
+    history = running(nodes=1)
+    dead(history, 2, after_s=3.00)
+    dead(history, 5, after_s=2.95)
+    dead(history, 0, after_s=2.0, exit_kind="exception", exit_signal=None, exit_message="Connection reset by peer")
+    found = only(evaluate(history))
+    assert (found.ranks, found.confidence) == ((2, 5), "low")
+    assert 0 in found.victims
+
+
 def test_a_job_terminated_from_outside_blames_no_rank(evaluate: Evaluate) -> None:
     history = running()
     for rank in range(6):

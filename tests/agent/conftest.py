@@ -40,6 +40,11 @@ if what == "hang":
         time.sleep(600)
 elif what == "idle":
     time.sleep(600)
+elif what == "loop":
+    while True:
+        steps += 1
+        with probe.collective("all_reduce", nbytes=8, seq=steps):
+            time.sleep(0.0002)
 elif what == "raise":
     raise RuntimeError("broken on purpose")
 elif what == "exit3":

@@ -65,6 +65,15 @@ def test_a_hung_rank_shows_what_it_last_did_and_what_it_waits_in(ranks: Ranks, s
     assert served.ask(sql).rows() == [{"op": "all_gather", "duration_ms": None, "end_ns": None}]
 
 
+def test_an_operation_that_ends_while_it_is_read_is_shown_once_and_never_missed(ranks: Ranks, serve: Serve) -> None:
+    ranks.start(0, then="loop")
+    served = serve()
+    sql = "SELECT count(*) AS n, count(DISTINCT seq) AS different, max(seq) AS newest FROM python.comm_collective"
+    for _ in range(40):
+        (row,) = served.ask(sql).rows()
+        assert row["n"] == row["different"] == row["newest"], row
+
+
 def test_a_stopped_process_has_state_t_and_its_age_grows(ranks: Ranks, serve: Serve) -> None:
     process = ranks.start(0)
     served = serve()

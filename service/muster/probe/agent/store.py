@@ -51,6 +51,7 @@ class Store:
         self._boot_id = proc.boot_id()
         self._seen: set[Path] = set()
         self._next_life = 1
+        self._in_flight: dict[int, list[dict[str, Any]]] = {}
         for table in REGISTRY.values():
             if table.scope == "rank" and table is not PROCESS_RANK:
                 self._create(table)
@@ -86,6 +87,8 @@ class Store:
         """Find new lives, read what all rings have, note who is gone, drop what is too old."""
         self._discover()
         found: dict[str, list[tuple[Life, Table, dict[str, list[Any]], int]]] = {}
+        # in flight first: an operation that ends meanwhile is then seen twice, and shown once, and never missed
+        self._in_flight = {life.number: life.in_flight() for life in self.lives}
         for life in self.lives:
             for table, columns, rows in life.update():
                 found.setdefault(table.full_name, []).append((life, table, columns, rows))
@@ -104,7 +107,7 @@ class Store:
         """A cursor on which `view_name(table)` shows just the rows of these lives, as of now."""
         cursor = self._engine.cursor()
         try:
-            in_flight = {life.number: life.in_flight() for life in lives}
+            in_flight = {life.number: self._in_flight.get(life.number, []) for life in lives}
             oldest = self._oldest_steps(cursor)
             _register(cursor, "lives", _lives_table(lives, self.node))
             _register(cursor, "rank_rows", self._rank_rows(lives, oldest, in_flight))

@@ -41,7 +41,11 @@ class Stack:
         self.client = httpx.Client(base_url=self.url, timeout=30, trust_env=False)
 
     def __enter__(self) -> Stack:
-        self._start_gateway()
+        try:
+            self._start_gateway()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
@@ -67,7 +71,7 @@ class Stack:
         state = self.directory / "state.db"
         flags = ["gateway", "--listen", f"127.0.0.1:{self.port}", "--state", str(state)]
         self._gateway = self.spawn("gateway", flags)
-        self.wait(self._alive, 30, "the gateway to be ready")
+        self.wait(self._alive, 60, "the gateway to be ready")
 
     def spawn(self, name: str, args: Sequence[str], **env: str) -> subprocess.Popen[bytes]:
         """Start `muster <args>` with its output in `<name>.log`."""

@@ -5,10 +5,9 @@ Changes are additive only; `PROTOCOL` is raised when a peer must know.
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints
 
 PROTOCOL = 1
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
@@ -40,17 +39,17 @@ class NodeRank(Shape):
 
     rank: Rank
     generation: ShortText | None = None
-    local_rank: int | None = None
+    local_rank: Rank | None = None
     local_world_size: int | None = None
     node_rank: int | None = None
     role: ShortText | None = None
     role_name: ShortText | None = None
     role_rank: int | None = None
     role_world_size: int | None = None
-    pid: int | None = None
+    pid: Annotated[int, Field(ge=0, lt=1 << 31)] | None = None
     status: Literal["running", "stale", "dead", "missing", "finished"] = "running"
-    started_at: datetime | None = None
-    last_seen: datetime | None = None
+    started_at: AwareDatetime | None = None
+    last_seen: AwareDatetime | None = None
     last_progress_s: float | None = None
 
 
@@ -75,7 +74,7 @@ class NodeInfo(Shape):
     job: JobId
     node: NodeId
     host: ShortText
-    now: datetime
+    now: AwareDatetime
     world_size: int | None = None
     ranks: list[NodeRank] = Field(default_factory=list, max_length=4096)
     tables: list[NodeTable] = Field(default_factory=list, max_length=1024)
@@ -113,7 +112,7 @@ class Registration(Shape):
     world_size: int | None = Field(default=None, gt=0, le=1 << 20)
     node_rank: int | None = None
     nodes: int | None = None
-    now: datetime | None = None
+    now: AwareDatetime | None = None
     engine: Engine | None = None
     ranks: list[NodeRank] = Field(default_factory=list, max_length=4096)
     tables: list[NodeTable] | None = Field(default=None, max_length=1024)

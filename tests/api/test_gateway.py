@@ -177,6 +177,21 @@ def test_a_registration_from_elsewhere_is_refused(world: World) -> None:
     assert "probe_addresses" in answer.json()["hint"]
 
 
+@pytest.mark.parametrize(
+    ("member", "value"),
+    [("now", "2026-01-01T00:00:00"), ("started_at", "2026-01-01T00:00:00"), ("pid", 2**70), ("local_rank", 2**70)],
+)
+def test_a_malformed_registration_is_a_400_and_harms_nobody(job: World, member: str, value: object) -> None:
+    body = job.registration(0)
+    if member == "now":
+        body[member] = value
+    else:
+        body["ranks"][0][member] = value
+    assert job.client.put("/jobs/bad/nodes/n0", json=body).status_code == 400
+    assert job.client.get("/jobs").status_code == 200
+    assert job.client.get("/jobs/j/health").status_code == 200
+
+
 def test_livez_readyz_and_metrics(job: World) -> None:
     assert job.client.get("/livez").text == "ok\n"
     assert job.client.get("/readyz").json() == {"status": "ready", "jobs": 1, "state": "memory"}

@@ -110,6 +110,37 @@ NODES = Table(
     scope="gateway", key_time=("timestamp", 1_000),
 )  # fmt: skip
 
+INFORMATION_TABLES = Table(
+    "information_schema", "tables", "Which tables exist on which ranks: one row for every table and rank that has it.",
+    (
+        *TAGS,
+        _text("table_catalog", "always global"),
+        _text("table_schema", "schema of the table"),
+        _text("table_name", "name of the table"),
+        _text("table_type", "always BASE TABLE"),
+    ),
+    scope="gateway",
+)  # fmt: skip
+
+INFORMATION_COLUMNS = Table(
+    "information_schema", "columns", "Which columns they have: one row for every table, column and rank that has it.",
+    (
+        *TAGS,
+        _text("table_catalog", "always global"),
+        _text("table_schema", "schema of the table"),
+        _text("table_name", "name of the table"),
+        _text("column_name", "name of the column"),
+        _int("ordinal_position", "place in the table, from 1"),
+        _text("is_nullable", "always YES"),
+        _text("data_type", "type, as DESCRIBE says it"),
+    ),
+    scope="gateway",
+)  # fmt: skip
+
+GATEWAY_TABLES: Mapping[str, Table] = {t.full_name: t for t in (NODES, INFORMATION_TABLES, INFORMATION_COLUMNS)}
+"""Tables that the gateway itself answers, from what it knows of the job."""
+
+
 COMM_COLLECTIVE = Table(
     "python", "comm_collective", "One row for every collective or point-to-point operation, also while in flight.",
     (

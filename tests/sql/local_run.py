@@ -9,8 +9,9 @@ import pyarrow as pa
 
 from muster.model import ColumnType
 from muster.sql.guard import SHARD, guard
-from muster.sql.plan import NODES_RELATION, Fragment, Merge, Plan, Scalar
+from muster.sql.plan import Fragment, Merge, Plan, Scalar
 from muster.sql.scalars import substitute
+from muster.tables import NODES
 
 
 class LocalShard:
@@ -50,7 +51,7 @@ class LocalRun:
         connection = duckdb.connect(":memory:", config={"threads": "1"})
         connection.execute("SET TimeZone = 'UTC'")
         if self.nodes is not None:
-            connection.register(NODES_RELATION, self.nodes)
+            connection.register(NODES.full_name, self.nodes)
         self.moved = 0
         values: dict[str, tuple[object, str]] = {}
         for wave in plan.waves:

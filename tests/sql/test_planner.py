@@ -67,7 +67,7 @@ def test_one_wave_for_statements_without_scalars_and_two_with(planner: Planner) 
         params={"step_window": 200},
     )
     assert len(plan.waves) == 2
-    assert {f.table for f in plan.waves[0].fragments} == {"process.rank", "python.torch_step_timing"}
+    assert {t for f in plan.waves[0].fragments for t in f.tables} == {"process.rank", "python.torch_step_timing"}
     assert [f.route for f in plan.waves[1].fragments] == [Route.LOCAL]
     assert [s.type for s in plan.waves[0].scalars] == ["BIGINT"]
     assert plan.waves[1].fragments[0].scalars == (plan.waves[0].scalars[0].id,)
@@ -88,7 +88,7 @@ def test_job_health_moves_aggregates_only(planner: Planner) -> None:
         params={"step_window": 200},
     )
     assert len(plan.waves) == 2
-    assert {f.table for f in plan.fragments if f.route is Route.GATHER} == {"process.rank"}
+    assert {t for f in plan.fragments if f.route is Route.GATHER for t in f.tables} == {"process.rank"}
     assert [m.nodes for m in plan.merges] == [True, False, False]
 
 

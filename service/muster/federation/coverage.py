@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
+import pyarrow as pa
+
 from muster.errors import DeadlineExceeded, MusterError, ShardUnreachable
 from muster.federation.shards.base import SubAnswer
 from muster.model import Coverage, History, JobView, MissingRank, RankInfo, RankState, RankStatus, ShardInfo
@@ -24,13 +26,24 @@ _BEST_TO_WORST = (
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one shard made of one fragment, or why it made nothing of it. `ranks`: those that were asked there."""
+    """What one shard made of one fragment, or why it made nothing of it. `ranks`: those that were asked there.
+
+    `lacking` and `unlike` are columns (`schema.table.column`) that were NULL because the shard does not have them, or has
+    them in a type that cannot be taken for the planned one.
+    """
 
     shard: ShardInfo
     ranks: tuple[int, ...]
     state: RankState
     reason: str = ""
     answer: SubAnswer | None = None
+    lacking: tuple[str, ...] = ()
+    unlike: tuple[str, ...] = ()
+
+    @property
+    def table(self) -> pa.Table | None:
+        """The rows, where it gave some."""
+        return self.answer.table if self.answer is not None and self.answer.error is None else None
 
 
 def outcome_of(shard: ShardInfo, ranks: tuple[int, ...], answer: SubAnswer) -> Outcome:
@@ -56,12 +69,15 @@ def coverage_of(view: JobView, fragments: Iterable[Iterable[Outcome]]) -> Covera
     worst: dict[int, tuple[RankState, str]] = {}
     answers: list[SubAnswer] = []
     used = False
+    columns: dict[str, set[int]] = {}
     for outcomes in fragments:
         used = True
         seen: dict[int, tuple[RankState, str]] = {}
         for outcome in outcomes:
             if outcome.answer is not None and outcome.answer.error is None:
                 answers.append(outcome.answer)
+            for text in _notes(outcome):
+                columns.setdefault(text, set()).update(outcome.ranks)
             for rank in outcome.ranks:
                 seen[rank] = _state_in(outcome, rank)
         for info in view.ranks:
@@ -82,7 +98,28 @@ def coverage_of(view: JobView, fragments: Iterable[Iterable[Outcome]]) -> Covera
         history=_history(answers),
         as_of_min=min(_times(answers), default=None),
         as_of_max=max(_times(answers), default=None),
+        notes=tuple(f"{text} on {rank_ranges(ranks)}" for text, ranks in sorted(columns.items())),
     )
+
+
+def _notes(outcome: Outcome) -> list[str]:
+    if outcome.table is None:
+        return []
+    absent = [f"{name} does not exist (NULL there)" for name in outcome.lacking]
+    return absent + [f"{name} has another type (NULL there)" for name in outcome.unlike]
+
+
+def rank_ranges(ranks: Iterable[int]) -> str:
+    """`ranks 0-3, 7`."""
+    found = sorted(set(ranks))
+    parts: list[str] = []
+    start = None
+    for i, rank in enumerate(found):
+        start = rank if start is None else start
+        if i + 1 == len(found) or found[i + 1] != rank + 1:
+            parts.append(str(start) if start == rank else f"{start}-{rank}")
+            start = None
+    return ("rank " if len(found) == 1 else "ranks ") + ", ".join(parts)
 
 
 def merged(coverages: Iterable[Coverage]) -> Coverage | None:

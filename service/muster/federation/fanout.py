@@ -5,15 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import anyio
 import pyarrow as pa
 
 from muster.errors import Busy, MusterError, OverBudget, StatementFailed
+from muster.federation.adapt import Adapted, adapted
 from muster.federation.coverage import Outcome, outcome_of, state_of
 from muster.federation.shards.base import Shard, ShardFactory
-from muster.model import JobView, RankState, ShardInfo
+from muster.model import ColumnType, JobView, RankState, ShardInfo
 from muster.protocol import RankRef, SubQuery
 
 _RESERVE = 0.15  # of the time that is left, for merging
@@ -36,7 +37,7 @@ class Ask:
     sql: str
     schema: pa.Schema
     ranks: frozenset[int] | None
-    table: str
+    tables: tuple[str, ...]
 
 
 class Gate:
@@ -59,88 +60,147 @@ class Gate:
             self._limiter.release()
 
 
+@dataclass(slots=True)
+class _Wave:
+    """One wave under way."""
+
+    generations: Mapping[int, str | None]
+    planned: Mapping[str, tuple[ColumnType, ...]]
+    budget: Budget
+    deadline_s: float
+    shards: int
+    outcomes: dict[str, list[Outcome]]
+    scope: anyio.CancelScope
+    moved: dict[str, int] = field(default_factory=dict)  # bytes by fragment
+    answered: int = 0  # shards
+    over: OverBudget | None = None
+
+
 class FanOut:
     """Asks the shards of a job. Holds no state of a request."""
 
     def __init__(self, shards: ShardFactory) -> None:
         self._shards = shards
 
-    async def ask(self, asks: Sequence[Ask], view: JobView, budget: Budget, until: float) -> dict[str, list[Outcome]]:
-        """What each shard made of each fragment, by fragment id. `until` is on the monotonic clock.
-
-        Raises OverBudget when too much travelled in all; whatever else goes wrong is an outcome.
-        """
-        outcomes: dict[str, list[Outcome]] = {a.id: [] for a in asks}
-        generations = {r.rank: r.generation for r in view.ranks}
-        deadline_s = max(0.05, (until - time.monotonic()) * (1 - _RESERVE))
-        async with anyio.create_task_group() as group:
-            for info in view.shards:
-                group.start_soon(self._one, info, asks, generations, budget, deadline_s, outcomes)
-        moved = sum(o.answer.nbytes for found in outcomes.values() for o in found if o.answer is not None)
-        if moved > budget.total_bytes:
-            raise OverBudget(
-                f"The fragments moved {moved} bytes; at most {budget.total_bytes} are allowed.",
-                hint="Filter on steps or ranks, or aggregate.",
-            )
-        return outcomes
-
-    async def _one(
+    async def ask(
         self,
-        info: ShardInfo,
         asks: Sequence[Ask],
-        generations: Mapping[int, str | None],
+        view: JobView,
         budget: Budget,
-        deadline_s: float,
-        outcomes: dict[str, list[Outcome]],
-    ) -> None:
+        until: float,
+        planned: Mapping[str, tuple[ColumnType, ...]],
+    ) -> dict[str, list[Outcome]]:
+        """What each shard made of each fragment, by fragment id. `until` is on the monotonic clock; `planned` are the
+        columns of each table that the plan rests on.
+
+        Raises OverBudget as soon as too much has travelled in all, and ends the other requests; whatever else goes wrong is
+        an outcome.
+        """
+        wave = _Wave(
+            generations={r.rank: r.generation for r in view.ranks},
+            planned=planned,
+            budget=budget,
+            deadline_s=max(0.05, (until - time.monotonic()) * (1 - _RESERVE)),
+            shards=len(view.shards),
+            outcomes={a.id: [] for a in asks},
+            scope=anyio.CancelScope(),
+        )
+        with wave.scope:
+            async with anyio.create_task_group() as group:
+                for info in view.shards:
+                    group.start_soon(self._one, info, asks, wave)
+        if wave.over is not None:
+            raise wave.over
+        return wave.outcomes
+
+    async def _one(self, info: ShardInfo, asks: Sequence[Ask], wave: _Wave) -> None:
         """Ask one shard for whatever concerns it. Fragments that want other ranks of it go in requests of their own."""
-        by_ranks: dict[tuple[int, ...], list[Ask]] = {}
+        by_ranks: dict[tuple[int, ...], list[tuple[Ask, Adapted]]] = {}
         for ask in asks:
             mine = info.ranks if ask.ranks is None else tuple(r for r in info.ranks if r in ask.ranks)
             pruned = tuple(r for r in info.ranks if r not in mine)
             if pruned:
-                outcomes[ask.id].append(Outcome(info, pruned, RankState.PRUNED))
+                wave.outcomes[ask.id].append(Outcome(info, pruned, RankState.PRUNED))
             if not mine:
                 continue
-            if info.tables is not None and ask.table and ask.table not in info.tables:
-                outcomes[ask.id].append(Outcome(info, mine, RankState.NO_TABLE, f"{info.addr} has no table {ask.table}"))
-                continue
-            by_ranks.setdefault(mine, []).append(ask)
+            own = adapted(ask.sql, ask.tables, wave.planned, info.tables)
+            if ask.tables and len(own.absent) == len(ask.tables):
+                wave.outcomes[ask.id].append(_without(info, mine, own))
+            else:
+                by_ranks.setdefault(mine, []).append((ask, own))
         shard = self._shards(info)
         async with anyio.create_task_group() as group:
             for ranks, wanted in by_ranks.items():
-                group.start_soon(self._request, shard, ranks, wanted, generations, budget, deadline_s, outcomes)
+                group.start_soon(self._request, shard, ranks, wanted, wave)
+        wave.answered += 1
 
     async def _request(
-        self,
-        shard: Shard,
-        ranks: tuple[int, ...],
-        asks: Sequence[Ask],
-        generations: Mapping[int, str | None],
-        budget: Budget,
-        deadline_s: float,
-        outcomes: dict[str, list[Outcome]],
+        self, shard: Shard, ranks: tuple[int, ...], asks: Sequence[tuple[Ask, Adapted]], wave: _Wave
     ) -> None:
-        own_ms = max(1, int(deadline_s * 900))
-        queries = [
-            SubQuery(id=a.id, sql=a.sql, deadline_ms=own_ms, max_rows=budget.rows, max_bytes=budget.shard_bytes)
-            for a in asks
-        ]
-        refs = [RankRef(rank=r, generation=generations.get(r) or "") for r in ranks]
+        own_ms = max(1, int(wave.deadline_s * 900))
+        rows, most = wave.budget.rows, wave.budget.shard_bytes
+        queries = [SubQuery(id=a.id, sql=own.sql, deadline_ms=own_ms, max_rows=rows, max_bytes=most) for a, own in asks]
+        refs = [RankRef(rank=r, generation=wave.generations.get(r) or "") for r in ranks]
         try:
-            answers = await shard.query(queries, refs, {a.id: a.schema for a in asks}, deadline_s)
+            answers = await shard.query(queries, refs, {a.id: a.schema for a, _ in asks}, wave.deadline_s)
         except MusterError as error:
-            for ask in asks:
-                outcomes[ask.id].append(Outcome(shard.info, ranks, state_of(error), error.detail))
+            for ask, _ in asks:
+                wave.outcomes[ask.id].append(Outcome(shard.info, ranks, state_of(error), error.detail))
             return
-        for ask, answer in zip(asks, answers, strict=True):
-            outcomes[ask.id].append(outcome_of(shard.info, ranks, answer))
+        for (ask, own), answer in zip(asks, answers, strict=True):
+            wave.outcomes[ask.id].append(_told(outcome_of(shard.info, ranks, answer), own))
+            wave.moved[ask.id] = wave.moved.get(ask.id, 0) + answer.nbytes
+        if sum(wave.moved.values()) > wave.budget.total_bytes and wave.over is None:
+            wave.over = _over_budget([a for a, _ in asks], wave)
+            wave.scope.cancel()
 
 
-def own_error(outcomes: Sequence[Outcome]) -> MusterError | None:
+def _without(info: ShardInfo, ranks: tuple[int, ...], own: Adapted) -> Outcome:
+    return Outcome(info, ranks, RankState.NO_TABLE, f"{info.addr} has no table {', '.join(own.absent)}")
+
+
+def _told(outcome: Outcome, own: Adapted) -> Outcome:
+    """An outcome with what was adapted for its shard. Where one table of a join is absent, its rows still count."""
+    if outcome.state is RankState.ANSWERED and own.absent:
+        reason = f"{outcome.shard.addr} has no table {', '.join(own.absent)}"
+        outcome = replace(outcome, state=RankState.NO_TABLE, reason=reason)
+    return replace(outcome, lacking=own.lacking, unlike=own.unlike)
+
+
+def _over_budget(asks: Sequence[Ask], wave: _Wave) -> OverBudget:
+    """Names the fragment that moved most and guesses the whole from the shards that have answered."""
+    largest = max(wave.moved, key=lambda f: wave.moved[f])
+    tables = next((a.tables for a in asks if a.id == largest), ())
+    moved, done = sum(wave.moved.values()), wave.answered + 1
+    whole = moved * wave.shards // done
+    return OverBudget(
+        f"The fragments moved {moved:,} bytes from {done} of {wave.shards} shards, which makes about {whole:,} in all;"
+        f" at most {wave.budget.total_bytes:,} are allowed. Most of it is fragment {largest}"
+        + (f" over {', '.join(tables)}." if tables else "."),
+        hint=WAY_OUT,
+        fragment=largest,
+        estimate_bytes=whole,
+    )
+
+
+WAY_OUT = (
+    "Filter on steps, ranks or time, name fewer columns, or aggregate (per _rank costs least)."
+    " The explanation of the statement shows what each fragment moves and why."
+)
+
+
+def own_error(ask: Ask, outcomes: Sequence[Outcome], budget: Budget) -> MusterError | None:
     """An error that any shard would give (a bad cast, a division, too many rows) is the statement's, not a rank's."""
-    for outcome in outcomes:
-        error = outcome.answer.error if outcome.answer is not None else None
-        if isinstance(error, StatementFailed | OverBudget):
-            return error
-    return None
+    found = [o for o in outcomes if o.answer is not None and isinstance(o.answer.error, StatementFailed | OverBudget)]
+    if not found or found[0].answer is None or found[0].answer.error is None:
+        return None
+    error = found[0].answer.error
+    if isinstance(error, StatementFailed):
+        return error
+    return OverBudget(
+        f"Fragment {ask.id} over {', '.join(ask.tables)} is too large on {len(found)} of {len(outcomes)} shards:"
+        f" {error.detail.rstrip('.')} at {found[0].shard.addr}; in all it is more than {len(found) * budget.rows:,} rows or"
+        f" {len(found) * budget.shard_bytes:,} bytes.",
+        hint=WAY_OUT,
+        fragment=ask.id,
+    )

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from muster.engine import arrow_of, arrow_schema, open_engine, quote
 from muster.errors import DeadlineExceeded, Internal, OverBudget, StatementFailed
-from muster.sql.plan import NODES_RELATION, Fragment, Merge, Scalar
+from muster.sql.plan import Fragment, Merge, Scalar
 from muster.sql.scalars import substitute
 
 T = TypeVar("T")
@@ -61,9 +61,9 @@ class Session:
         """Make what the shards sent for a fragment a relation of its name, its columns cast to their bound types."""
         await self._run(lambda: self._add(fragment, parts, schema))
 
-    async def add_nodes(self, nodes: pa.Table) -> None:
-        """Make the roster a relation."""
-        await self._run(lambda: self._register(NODES_RELATION, nodes))
+    async def add_relation(self, name: str, rows: pa.Table) -> None:
+        """Make a table of the gateway's own a relation of its name."""
+        await self._run(lambda: self._register(name, rows))
 
     async def scalar(self, scalar: Scalar, values: Values) -> Any:
         """The value of a scalar. Raises StatementFailed, DeadlineExceeded."""

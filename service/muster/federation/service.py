@@ -15,10 +15,10 @@ from muster.federation.catalogue import catalogue_of
 from muster.federation.coverage import Outcome, coverage_of
 from muster.federation.fanout import Ask, Budget, FanOut, Gate, own_error
 from muster.federation.merge import Merger, Session
-from muster.federation.nodes import cluster_nodes
+from muster.federation.relations import relation_of
 from muster.federation.shards.base import ShardFactory
-from muster.model import Coverage, JobView, RankState
-from muster.sql.plan import Fragment, Merge, OutputColumn, Plan, Scalar, Statement
+from muster.model import Coverage, JobView
+from muster.sql.plan import Catalogue, Fragment, Merge, OutputColumn, Plan, Scalar, Statement
 from muster.sql.planner import Planner
 from muster.sql.scalars import substitute
 
@@ -52,6 +52,7 @@ class _Run:
     """What one request has so far."""
 
     view: JobView
+    catalogue: Catalogue
     budget: Budget
     until: float
     values: dict[str, tuple[object, str]] = field(default_factory=dict)
@@ -84,8 +85,9 @@ class Federation:
         Raises Busy when the gate stays shut, OverBudget when all of it together is too much.
         """
         started = time.monotonic()
-        run = _Run(view, budget or Budget(), started + deadline_s)
-        plan, refused = await self.plan(statements, view)
+        catalogue = catalogue_of(view)
+        run = _Run(view, catalogue, budget or Budget(), started + deadline_s)
+        plan, refused = await anyio.to_thread.run_sync(self._plan, statements, view, catalogue)
         async with self._gates[lane].passed(deadline_s / 2):
             session = self._mergers[lane].session(run.until)
             try:
@@ -109,10 +111,11 @@ class Federation:
 
     async def plan(self, statements: Sequence[Statement], view: JobView) -> tuple[Plan, dict[str, MusterError]]:
         """One plan for all statements that can be planned, and the errors of those that cannot."""
-        return await anyio.to_thread.run_sync(self._plan, statements, view)
+        return await anyio.to_thread.run_sync(self._plan, statements, view, catalogue_of(view))
 
-    def _plan(self, statements: Sequence[Statement], view: JobView) -> tuple[Plan, dict[str, MusterError]]:
-        catalogue = catalogue_of(view)
+    def _plan(
+        self, statements: Sequence[Statement], view: JobView, catalogue: Catalogue
+    ) -> tuple[Plan, dict[str, MusterError]]:
         try:
             return self._planner.plan(statements, catalogue, now=view.taken_at), {}
         except MusterError:
@@ -127,8 +130,9 @@ class Federation:
         return self._planner.plan(good, catalogue, now=view.taken_at), refused
 
     async def _waves(self, plan: Plan, run: _Run, session: Session, merger: Merger) -> None:
-        if any(m.nodes for m in plan.merges) or any(s.nodes for w in plan.waves for s in w.scalars):
-            await session.add_nodes(cluster_nodes(run.view))
+        readers: list[Merge | Scalar] = [*plan.merges, *(s for w in plan.waves for s in w.scalars)]
+        for name in sorted({n for reader in readers for n in reader.relations}):
+            await session.add_relation(name, relation_of(name, run.view))
         for wave in plan.waves:
             await self._fetch([f for f in wave.fragments if not _blocked(f.scalars, run)], run, session, merger)
             for fragment in wave.fragments:
@@ -141,19 +145,15 @@ class Federation:
     async def _fetch(self, fragments: Sequence[Fragment], run: _Run, session: Session, merger: Merger) -> None:
         if not fragments:
             return
-        asks = [Ask(f.id, _filled(f, run.values), merger.schema(f), f.ranks, f.table) for f in fragments]
-        outcomes = await self._fanout.ask(asks, run.view, run.budget, run.until)
+        asks = [Ask(f.id, _filled(f, run.values), merger.schema(f), f.ranks, f.tables) for f in fragments]
+        outcomes = await self._fanout.ask(asks, run.view, run.budget, run.until, run.catalogue.tables)
         run.outcomes |= outcomes
-        for fragment in fragments:
-            error = own_error(outcomes[fragment.id])
+        for fragment, ask in zip(fragments, asks, strict=True):
+            error = own_error(ask, outcomes[fragment.id], run.budget)
             if error is not None:
                 run.failed[fragment.id] = error
                 continue
-            parts = [
-                o.answer.table
-                for o in outcomes[fragment.id]
-                if o.state is RankState.ANSWERED and o.answer is not None and o.answer.table is not None
-            ]
+            parts = [o.table for o in outcomes[fragment.id] if o.table is not None]
             await session.add(fragment, parts, merger.schema(fragment))
 
     async def _compute(self, scalar: Scalar, run: _Run, session: Session) -> None:

@@ -1,7 +1,7 @@
 """Binding by the engine itself: names and types of what a statement gives, on empty typed tables of the job.
 
 The tables lie in a database of their own, which nothing but planning uses. `global.s.t` and `s.t` are the same table.
-Every table has the tags first (`tables.TAGS`), then its columns. `cluster.nodes` is the gateway's and has no tags.
+Every table has the tags first (`tables.TAGS`), then its columns, but for those of the gateway, which are as they are.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import pyarrow as pa
 
 from muster.errors import Internal, NotDistributable, SqlBind, SqlSyntax
 from muster.model import ColumnType
+from muster.sql import information
 from muster.sql.plan import Catalogue
 from muster.sql.types import is_type_text
-from muster.tables import NODES, REGISTRY, TAGS
+from muster.tables import GATEWAY_TABLES, REGISTRY, TAGS
 
-NODES_TABLE = NODES.full_name
 _LINE = re.compile(r"^LINE (\d+): (.*)$", re.MULTILINE)
 _KEPT = 1024
 _PREFIX = "DESCRIBE\n"
@@ -32,7 +32,10 @@ class Binder:
     def __init__(self, catalogue: Catalogue) -> None:
         self._lock = threading.Lock()
         self._tables = {name.lower(): (name, columns) for name, columns in catalogue.tables.items()}
-        self._tables[NODES_TABLE] = (NODES_TABLE, tuple(ColumnType(c.name, c.type) for c in NODES.columns))
+        self._gateways = {information.planned(name): table for name, table in GATEWAY_TABLES.items()}
+        for name, table in self._gateways.items():
+            self._tables[name] = (name, tuple(ColumnType(c.name, c.type) for c in table.columns))
+        self._owned = {name.lower() for name in catalogue.owned}
         self._made: set[str] = set()
         self._checked: dict[str, bool] = {}
         self._described: dict[str, tuple[ColumnType, ...]] = {}
@@ -44,22 +47,26 @@ class Binder:
 
     @property
     def names(self) -> Collection[str]:
-        """Every table, as `schema.name`."""
-        return [name for name, _ in self._tables.values()]
+        """Every table, as people call it: `schema.name`."""
+        return [information.public(name) for name, _ in self._tables.values()]
 
     def columns(self, table: str) -> tuple[ColumnType, ...]:
         """Columns of a table as `SELECT *` gives them, tags first."""
         name, columns = self._tables[table.lower()]
-        if name == NODES_TABLE:
+        if self.is_gateways(name):
             return columns
         tags = tuple(ColumnType(t.name, t.type) for t in TAGS)
         taken = {t.name for t in TAGS}
         return tags + tuple(c for c in columns if c.name.lower() not in taken)
 
+    def is_gateways(self, table: str) -> bool:
+        """Whether the gateway itself answers a table: it is never sent to a shard."""
+        return table.lower() in self._gateways
+
     def owned_by_rank(self, table: str) -> bool:
         """Whether `_rank` of a row is never NULL, so that a group by `_rank` lies on one shard."""
         known = REGISTRY.get(table.lower())
-        return known is not None and known.scope == "rank"
+        return known.scope == "rank" if known is not None else table.lower() in self._owned
 
     def describe(self, sql: str, params: Mapping[str, Any] | None = None) -> tuple[ColumnType, ...]:
         """Output columns of a statement. Raises SqlBind in the engine's words, with the place in `sql`."""
@@ -112,7 +119,7 @@ class Binder:
         """Make those tables, once. Raises NotDistributable for a column whose type is not one."""
         with self._lock:
             for table in tables:
-                key = table.lower()
+                key = information.planned(table.lower())
                 if key not in self._made:
                     self._make(key)
                     self._made.add(key)
@@ -185,4 +192,4 @@ def _first_line(error: Exception) -> str:
     return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
 
 
-__all__ = ["NODES_TABLE", "Binder", "quoted"]
+__all__ = ["Binder", "quoted"]

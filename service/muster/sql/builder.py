@@ -9,27 +9,31 @@ from typing import Any
 from sqlglot import exp
 
 from muster.model import ColumnType
-from muster.sql.bind import NODES_TABLE, Binder
+from muster.sql import information
+from muster.sql.bind import Binder
 from muster.sql.dialect import write
 from muster.sql.placement import OWNER
-from muster.sql.plan import NODES_RELATION, Fragment, Route, Scalar, Wave
+from muster.sql.plan import Catalogue, Fragment, Route, Scalar, Wave
 from muster.sql.scalars import null, placeholders, replace
 from muster.sql.scopes import cte_of, drop_unused, fed_tables, table_key
-from muster.tables import REGISTRY
+from muster.tables import GATEWAY_TABLES, REGISTRY
 
 
 class Builder:
     """Fragments and scalars of one statement. Equal content gets the same id, here and in other statements."""
 
-    def __init__(self, binder: Binder, *, use_global: bool) -> None:
+    def __init__(self, binder: Binder, catalogue: Catalogue, *, use_global: bool) -> None:
         self.binder = binder
+        self.states = catalogue.states
+        self.pushdown = catalogue.pushdown
+        self.why_not = catalogue.why_not
         self.use_global = use_global
         self.fragments: dict[str, Fragment] = {}
         self.scalars: dict[str, Scalar] = {}
 
     def fragment(
         self,
-        table: str,
+        tables: tuple[str, ...],
         tree: exp.Expr,
         columns: Sequence[ColumnType],
         route: Route,
@@ -39,9 +43,9 @@ class Builder:
         pushed_columns: Sequence[str] = (),
         reason: str | None = None,
     ) -> Fragment:
-        """Add a fragment: `tree` over `table`, restricted to the coordinator where the statement is."""
+        """Add a fragment: `tree` over `tables`, restricted to the coordinator where the statement is."""
         if not self.use_global:
-            tree = restricted(tree, table)
+            tree = restricted(tree, tables)
             ranks = frozenset({0})
         drop_unused(tree)
         sql = write(tree)
@@ -49,7 +53,7 @@ class Builder:
         key = "\0".join([sql, route, ",".join(f"{c.name} {c.type}" for c in types), str(sorted(ranks or ()))])
         made = Fragment(
             id=f"f_{_hash(key)}",
-            table=table,
+            tables=tables,
             sql=sql,
             columns=types,
             route=route,
@@ -71,7 +75,7 @@ class Builder:
             type=type_name,
             fragments=self.used(tree),
             scalars=placeholders(tree),
-            nodes=reads_nodes(tree),
+            relations=gateway_relations(tree),
         )
         return self.scalars.setdefault(made.id, made)
 
@@ -92,8 +96,8 @@ class Builder:
         empty: dict[str, Sequence[ColumnType]] = {
             n: self.fragments[n].columns for n in dict.fromkeys(names) if n in self.fragments
         }
-        if NODES_RELATION in names:
-            empty[NODES_RELATION] = self.binder.columns(NODES_TABLE)
+        for name in gateway_relations(copy):
+            empty[name] = self.binder.columns(information.planned(name))
         if not empty:
             return copy
         outer = exp.select("*").from_(exp.Subquery(this=copy, alias=exp.TableAlias(this=exp.to_identifier("q"))))
@@ -151,26 +155,26 @@ def column(name: str, table: str | None = None) -> exp.Column:
     return exp.Column(this=identifier(name), table=identifier(table) if table else None)
 
 
-def restricted(tree: exp.Expr, table: str) -> exp.Expr:
+def restricted(tree: exp.Expr, tables: tuple[str, ...]) -> exp.Expr:
     """A copy of a tree that sees only what the coordinator holds: rank 0, or the node of rank 0 for tables of a node."""
     copy = tree.copy()
-    known = REGISTRY.get(table)
-    condition = exp.EQ(
-        this=column("_node_rank" if known is not None and known.scope == "node" else OWNER),
-        expression=exp.Literal.number(0),
-    )
     for node in list(fed_tables(copy)):
-        if table_key(node) == table:
+        if table_key(node) in tables:
+            known = REGISTRY.get(table_key(node))
+            condition = exp.EQ(
+                this=column("_node_rank" if known is not None and known.scope == "node" else OWNER),
+                expression=exp.Literal.number(0),
+            )
             alias = node.args.get("alias")
             plain = exp.Table(this=node.this.copy(), db=node.args["db"].copy())
-            inner = exp.select("*").from_(plain).where(condition.copy())
+            inner = exp.select("*").from_(plain).where(condition)
             node.replace(exp.Subquery(this=inner, alias=alias.copy() if alias is not None else None))
     return copy
 
 
-def reads_nodes(tree: exp.Expr) -> bool:
-    """Whether a tree reads the roster."""
-    return any(t.name == NODES_RELATION for t in tree.find_all(exp.Table))
+def gateway_relations(tree: exp.Expr) -> tuple[str, ...]:
+    """Those relations of the gateway itself that a tree reads."""
+    return tuple(sorted({t.name for t in tree.find_all(exp.Table) if t.name in GATEWAY_TABLES and not t.db}))
 
 
 def standalone(query: exp.Query) -> exp.Query:

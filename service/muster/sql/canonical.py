@@ -1,7 +1,7 @@
 """One way to name things, so that later rules need to know only one.
 
 Afterwards every table of the job is `schema.table AS alias` without catalogue, and columns are qualified by aliases only:
-`global.python.t.x` and `python.t.x` become `t.x`.
+`global.python.t.x` and `python.t.x` become `t.x`. `EXISTS (SELECT * …)` becomes `EXISTS (SELECT 1 …)`: no column is needed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections import Counter
 from sqlglot import exp
 
 from muster.errors import NotDistributable
-from muster.sql.scopes import fed_tables, sources
+from muster.sql.scopes import aggregates, fed_tables, sources
 
 
 def canonical(tree: exp.Expr) -> None:
@@ -23,6 +23,8 @@ def canonical(tree: exp.Expr) -> None:
         table.set("catalog", None)
         if not table.args.get("alias"):
             table.set("alias", exp.TableAlias(this=table.this.copy()))
+    for exists in tree.find_all(exp.Exists):
+        _ask_for_rows_only(exists)
     for select in tree.find_all(exp.Select):
         _hoist_joins(select)
         for alias, count in Counter(s.alias for s in sources(select) if s.alias).items():
@@ -30,6 +32,15 @@ def canonical(tree: exp.Expr) -> None:
                 raise NotDistributable(
                     f"Two relations of one FROM are called {alias}.", hint="Give each an alias: FROM … AS a, … AS b."
                 )
+
+
+_ROWS_ONLY = frozenset({"expressions", "from_", "joins", "where", "with_"})
+
+
+def _ask_for_rows_only(exists: exp.Exists) -> None:
+    query = exists.this.this if isinstance(exists.this, exp.Subquery) else exists.this
+    if isinstance(query, exp.Select) and {k for k, v in query.args.items() if v} <= _ROWS_ONLY and not aggregates(query):
+        query.set("expressions", [exp.Literal.number(1)])
 
 
 def _hoist_joins(select: exp.Select) -> None:

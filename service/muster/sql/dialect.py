@@ -1,11 +1,13 @@
 """The SQL dialect of Muster: DuckDB's, read and written without loss.
 
-Three changes to sqlglot's DuckDB dialect:
+Four changes to sqlglot's DuckDB dialect:
 
 - `agg(…) [FILTER (…)] EXPORT_STATE` is parsed and written, so that gateway and agent can guard what travels between them.
 - Functions keep the name they were written with. sqlglot maps hundreds of functions to neutral nodes and back, to
   translate between dialects. Muster never translates; a call stays a call (`exp.Anonymous`), and its name can be held
   against the engine's own catalogue.
+- `substring(x FROM 1 FOR 2)`, `trim(BOTH 'a' FROM x)`, `position('a' IN x)` (`strpos`) and `overlay(…)` become
+  plain calls.
 - `IS NOT NULL` and `x NOT LIKE y` keep their form.
 
 That the text written is the statement read is not taken on trust: `engine_parser` compares the two as DuckDB parses them.
@@ -44,7 +46,11 @@ class ExportState(exp.Expression):
 class MusterParser(DuckDBParser):
     FUNCTIONS: ClassVar[dict[str, Any]] = {}
     FUNCTION_PARSERS = {  # noqa: RUF012
-        name: parse for name, parse in DuckDBParser.FUNCTION_PARSERS.items() if name in _OWN_SYNTAX
+        **{name: parse for name, parse in DuckDBParser.FUNCTION_PARSERS.items() if name in _OWN_SYNTAX},
+        "SUBSTRING": lambda self: self._parse_words("substring", {"FROM": "1", "FOR": None}),
+        "OVERLAY": lambda self: self._parse_words("overlay", {"PLACING": None, "FROM": None, "FOR": None}),
+        "POSITION": lambda self: self._parse_position_call(),
+        "TRIM": lambda self: self._parse_trim_call(),
     }
 
     ARRAY_CONSTRUCTORS = {"ARRAY": exp.Array}  # noqa: RUF012
@@ -60,6 +66,31 @@ class MusterParser(DuckDBParser):
             if self._match_text_seq("EXPORT_STATE"):
                 return self.expression(ExportState(this=this))
         return super()._parse_window(this, alias=alias)
+
+    def _parse_words(self, name: str, words: dict[str, str | None]) -> Any:
+        """`name(x WORD y …)`, the words in order, or a plain call. `words`: the value of a word that is left out."""
+        found: list[Any] = self._parse_csv(self._parse_lambda)
+        left = list(words.items())
+        while left:
+            word, default = left.pop(0)
+            if self._match_text_seq(word):
+                found.append(self._parse_bitwise())
+            elif default is not None and left and self._curr and self._curr.text.upper() in dict(left):
+                found.append(exp.Literal.number(default))
+        return self.expression(exp.Anonymous(this=name, expressions=found))
+
+    def _parse_position_call(self) -> Any:
+        first = self._parse_bitwise()
+        self._match(TokenType.IN)
+        return self.expression(exp.Anonymous(this="strpos", expressions=[self._parse_bitwise(), first]))
+
+    def _parse_trim_call(self) -> Any:
+        names = {"BOTH": "trim", "LEADING": "ltrim", "TRAILING": "rtrim"}
+        side = next((w for w in names if self._match_text_seq(w)), "BOTH")
+        found: list[Any] = [] if self._match(TokenType.FROM) else self._parse_csv(self._parse_lambda)
+        if not found or self._match(TokenType.FROM):
+            found = [self._parse_bitwise(), *found]
+        return self.expression(exp.Anonymous(this=names[side], expressions=found))
 
     def _parse_interval(self, require_interval: bool = True, parse_function_unit: bool = True) -> Any:
         """`INTERVAL '1 day 2 hours'` is a cast of the text, as it is to the engine; a unit beside it is left to sqlglot."""

@@ -12,15 +12,16 @@ from collections.abc import Callable
 from sqlglot import exp
 
 from muster.sql.builder import Builder
-from muster.sql.gather import gather_all
+from muster.sql.gather import WHY_NOT, gather_all
 from muster.sql.local import push_local
 from muster.sql.partial import push_partial
 from muster.sql.placement import place
-from muster.sql.scopes import nested_queries, uses
+from muster.sql.scopes import aggregates, nested_queries, uses
 
-Rule = Callable[[exp.Select, Builder], bool]
+Rule = Callable[[exp.Select, Builder], str | None]
 RULES: tuple[Rule, ...] = (push_local, push_partial)
-"""In the order in which they are tried. Each replaces the SELECT in place and says so, or leaves it alone."""
+"""In the order in which they are tried. Each replaces the SELECT in place and returns None, or leaves it alone and says
+why."""
 
 
 def distribute(tree: exp.Query, builder: Builder, rules: tuple[Rule, ...] = RULES) -> exp.Query:
@@ -36,8 +37,16 @@ def distribute(tree: exp.Query, builder: Builder, rules: tuple[Rule, ...] = RULE
 def _descend(query: exp.Expr, builder: Builder, rules: tuple[Rule, ...]) -> None:
     if push_local in rules:
         _fetch_once(query, builder)
-    if isinstance(query, exp.Select) and any(rule(query, builder) for rule in rules):
-        return
+    if isinstance(query, exp.Select):
+        why_not = []
+        for rule in rules:
+            reason = rule(query, builder)
+            if reason is None:
+                return
+            why_not.append(reason)
+        if why_not:
+            grouped = query.args.get("group") or query.args.get("distinct") or aggregates(query)
+            query.meta[WHY_NOT] = why_not[-1 if grouped else 0]
     for inner in list(nested_queries(query)):
         _descend(inner, builder, rules)
     with_ = query.args.get("with_")

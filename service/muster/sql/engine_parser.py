@@ -20,7 +20,8 @@ from muster.errors import SqlSyntax, TooLarge
 Node = dict[str, Any]
 
 _PLACES = frozenset({"query_location", "query_location_length", "is_operator", "is_legacy_function_call", "syntax_type"})
-_SAME_FUNCTION = {"^": "**", "pow": "**", "power": "**", "@": "abs", "^@": "starts_with", "~": "regexp_matches"}
+_SAME_FUNCTION = {"^": "**", "pow": "**", "power": "**", "@": "abs", "^@": "starts_with", "~": "regexp_matches",
+                  "position": "strpos"}  # fmt: skip
 CLOCKS = frozenset({"current_date", "current_time", "current_timestamp", "localtime", "localtimestamp"})
 """Functions written without parentheses; to the engine's parser they are names of columns."""
 _SAME_ORDER = {"NULLS LAST": "ORDER_DEFAULT", "ASCENDING": "ORDER_DEFAULT", "ASC": "ORDER_DEFAULT"}

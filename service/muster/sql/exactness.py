@@ -28,12 +28,13 @@ from muster.sql.scopes import (
     unaliased,
     whole_call,
 )
-from muster.sql.types import is_exact_number
+from muster.sql.types import is_exact_number, is_whole_number
 
 _ORDER = list(Exactness)
 _ANY_ORDER = words("""count count_if countif min max bool_and bool_or bit_and bit_or bit_xor median quantile quantile_cont
     quantile_disc percentile_cont percentile_disc mad histogram histogram_exact regr_count""")
 _SUMS = words("sum avg mean")
+_PICKS = words("min max bool_and bool_or bit_and bit_or bit_xor")
 _SKETCHES = words("approx_count_distinct approx_quantile approx_top_k")
 _FLOATS = words("""stddev stddev_samp stddev_pop variance var_samp var_pop sem skewness kurtosis kurtosis_pop corr covar_pop
     covar_samp regr_slope regr_intercept regr_r2 regr_avgx regr_avgy regr_sxx regr_syy regr_sxy entropy product favg fsum
@@ -45,10 +46,15 @@ _NUMBER_SAFE = (exp.Add, exp.Sub, exp.Mul, exp.IntDiv, exp.Mod, exp.Neg, exp.Par
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """Of one column: how exact it is, and whether sums over it are (integers and decimals)."""
+    """Of one column: how exact it is, whether sums over it are (integers and decimals), and averages (integers)."""
 
     exactness: Exactness = Exactness.EXACT
     summable: bool = False
+    whole: bool = False
+
+    def worse(self, exactness: Exactness) -> Label:
+        """The same label, at most as exact as that."""
+        return Label(worst([self.exactness, exactness]), self.summable, self.whole)
 
 
 Keys = tuple[frozenset[str], ...]
@@ -71,9 +77,10 @@ class _Relation:
 Env = tuple[Mapping[str, _Relation], ...]  # innermost first
 
 
-def exactness(tree: exp.Query, binder: Binder, count: int) -> list[Exactness]:
-    """The label of each of the `count` output columns of a canonical tree."""
-    relation = _Labeller(binder).query(tree, ())
+def exactness(tree: exp.Query, binder: Binder, count: int, *, states: bool = True) -> list[Exactness]:
+    """The label of each of the `count` output columns of a canonical tree. `states`: see `split`; without them an average
+    is a quotient of two sums."""
+    relation = _Labeller(binder, states=states).query(tree, ())
     labels = [label.exactness for _, label in relation.columns]
     if len(labels) != count:
         labels = [worst(labels)] * count
@@ -87,12 +94,13 @@ def worst(labels: Iterable[Exactness]) -> Exactness:
 
 def _worst_label(labels: Iterable[Label]) -> Label:
     found = list(labels)
-    return Label(worst(x.exactness for x in found), all(x.summable for x in found))
+    return Label(worst(x.exactness for x in found), all(x.summable for x in found), all(x.whole for x in found))
 
 
 class _Labeller:
-    def __init__(self, binder: Binder) -> None:
+    def __init__(self, binder: Binder, *, states: bool) -> None:
         self._binder = binder
+        self._states = states
         self._ctes: dict[int, _Relation] = {}
 
     def query(self, query: exp.Expr, outer: Env) -> _Relation:
@@ -229,7 +237,7 @@ class _Labeller:
             if node.db:
                 relation = _Relation(
                     tuple(
-                        (c.name, Label(Exactness.EXACT, is_exact_number(c.type)))
+                        (c.name, Label(Exactness.EXACT, is_exact_number(c.type), is_whole_number(c.type)))
                         for c in self._binder.columns(table_key(node))
                     )
                 )
@@ -279,22 +287,22 @@ class _Labeller:
         children = [self._label(c, env, select) for c in parts]
         label = worst(c.exactness for c in children)
         if name in functions().aggregate and name is not None and not isinstance(node.parent, exp.Window):
-            own, summable = _aggregate(name, node, children)
-            return Label(worst([label, own]), summable)
+            return _aggregate(name, node, children, self._states).worse(label)
         if is_bare_star(node):
             return Label(worst(x.exactness for r in env[0].values() for _, x in r.columns), False)
         if isinstance(node, exp.Literal):
-            return Label(label, not node.is_string and "e" not in node.this.lower())
+            return Label(label, not node.is_string and "e" not in node.this.lower(), node.this.isdigit())
         if isinstance(node, exp.Cast):
-            return Label(label, _is_exact_cast(node))
-        summable = isinstance(node, _NUMBER_SAFE) and all(c.summable for c in children)
+            return Label(label, _is_exact_cast(node), _is_whole_cast(node))
+        deciding: list[Label] = []
         if isinstance(node, exp.Predicate | exp.Not | exp.And | exp.Or | exp.Boolean | exp.Null):
-            summable = True
-        elif name in ("coalesce", "ifnull", "nullif", "abs", "greatest", "least", "if"):
-            summable = bool(children) and all(c.summable for c in children)
+            return Label(label, True, True)
+        if isinstance(node, _NUMBER_SAFE) or name in ("coalesce", "ifnull", "nullif", "abs", "greatest", "least", "if"):
+            deciding = children
         elif isinstance(node, exp.Filter | exp.Where | exp.Distinct | exp.Order | exp.Ordered | exp.Subquery):
-            summable = all(c.summable for c in children[:1])
-        return Label(label, summable)
+            deciding = children[:1]
+        numbers = bool(deciding) and all(c.summable for c in deciding)
+        return Label(label, numbers, numbers and all(c.whole for c in deciding))
 
     def _column(self, node: exp.Column, env: Env, select: exp.Expr) -> Label:
         if isinstance(node.this, exp.Star):
@@ -331,11 +339,11 @@ class _Labeller:
             return Label(label, name not in ("percent_rank", "cume_dist"))
         if name in functions().aggregate and name not in functions().window:
             given = [self._label(a, env, select) for a in call.iter_expressions()]
-            own, summable = _aggregate(name, call, given)
+            own = _aggregate(name, call, given, self._states)
             rows_frame = node.args.get("spec") is not None and str(node.args["spec"].args.get("kind")).upper() == "ROWS"
             if rows_frame and node.args.get("order") is not None and not self._tells_apart(node, env):
-                own = Exactness.ARBITRARY
-            return Label(worst([label, own]), summable)
+                own = own.worse(Exactness.ARBITRARY)
+            return own.worse(label)
         summable = name in ("row_number", "ntile") or all(c.summable for c in children[:1])
         return Label(label if self._tells_apart(node, env) else worst([label, Exactness.ARBITRARY]), summable)
 
@@ -369,18 +377,24 @@ def _numbers(select: exp.Select) -> Keys:
     return tuple(found)
 
 
-def _aggregate(name: str, node: exp.Expr, given: list[Label]) -> tuple[Exactness, bool]:
-    """What an aggregate adds to the labels of its arguments, and whether sums over its values are exact."""
+def _aggregate(name: str, node: exp.Expr, given: list[Label], states: bool) -> Label:
+    """What an aggregate makes of its arguments, their own labels left out.
+
+    The engine divides an average of decimals in one of two ways, by what it knows of the rows: its last digit is open.
+    """
     outer = whole_call(node)
+    summable, whole = all(g.summable for g in given[:1]), all(g.whole for g in given[:1])
     if isinstance(outer, exp.WithinGroup) or name in _ANY_ORDER:
-        return Exactness.EXACT, name.startswith(("count", "regr_count")) or all(g.summable for g in given[:1])
+        counts = name.startswith(("count", "regr_count"))
+        return Label(Exactness.EXACT, counts or summable, counts or (whole and name in _PICKS))
     if name in _SUMS:
-        exact = all(g.summable for g in given[:1])
-        return (Exactness.EXACT if exact else Exactness.FLOAT), exact and name == "sum"
+        exact = summable if name == "sum" else whole and states
+        return Label(Exactness.EXACT if exact else Exactness.FLOAT, exact and name == "sum", whole and name == "sum")
     if name in _SKETCHES:
-        return Exactness.APPROX, name == "approx_count_distinct"
+        counts = name == "approx_count_distinct"
+        return Label(Exactness.APPROX, counts, counts)
     if name in _FLOATS:
-        return Exactness.FLOAT, False
+        return Label(Exactness.FLOAT)
     first = node.expressions[0] if isinstance(node, exp.Anonymous) and node.expressions else None
     order = node.find(exp.Order)
     if order is not None and first is not None and order.find_ancestor(exp.Anonymous) is node:
@@ -388,8 +402,8 @@ def _aggregate(name: str, node: exp.Expr, given: list[Label]) -> tuple[Exactness
         while isinstance(argument, exp.Distinct):
             argument = argument.expressions[0]
         if any(write(o.this) == write(argument) for o in order.expressions):
-            return Exactness.EXACT, False
-    return Exactness.ARBITRARY, all(g.summable for g in given[:1])
+            return Label(Exactness.EXACT)
+    return Label(Exactness.ARBITRARY, summable, whole)
 
 
 def _grouping_parts(group: exp.Group) -> list[exp.Expr]:
@@ -414,3 +428,8 @@ def _named(keys: list[exp.Expr], select: exp.Select) -> Keys:
 def _is_exact_cast(node: exp.Cast) -> bool:
     kind = str(node.to.this.value).upper()
     return "INT" in kind or kind in ("DECIMAL", "BOOLEAN")
+
+
+def _is_whole_cast(node: exp.Cast) -> bool:
+    kind = str(node.to.this.value).upper()
+    return "INT" in kind or kind == "BOOLEAN"

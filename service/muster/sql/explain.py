@@ -45,7 +45,7 @@ def tree(plan: Plan) -> str:
 
 
 def _fragment_lines(fragment: Fragment) -> list[str]:
-    lines = [f"│  ├─ {fragment.id}: {fragment.route} of {fragment.table} ({_ROUTES[fragment.route]})"]
+    lines = [f"│  ├─ {fragment.id}: {fragment.route} of {', '.join(fragment.tables)} ({_ROUTES[fragment.route]})"]
     if fragment.pushed_filter:
         lines.append(f"│  │     filter: {fragment.pushed_filter}")
     if fragment.pushed_columns:
@@ -61,7 +61,7 @@ def _fragment_lines(fragment: Fragment) -> list[str]:
 def _fragment(fragment: Fragment) -> dict[str, Any]:
     return {
         "id": fragment.id,
-        "table": fragment.table,
+        "tables": list(fragment.tables),
         "route": str(fragment.route),
         "sql": fragment.sql,
         "columns": [{"name": c.name, "type": c.type} for c in fragment.columns],
@@ -90,5 +90,5 @@ def _merge(merge: Merge) -> dict[str, Any]:
         "columns": [{"name": c.name, "type": c.type, "exactness": str(c.exactness)} for c in merge.columns],
         "fragments": list(merge.fragments),
         "scalars": list(merge.scalars),
-        "roster": merge.nodes,
+        "relations": list(merge.relations),
     }

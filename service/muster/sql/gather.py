@@ -8,22 +8,28 @@ from __future__ import annotations
 from sqlglot import exp
 
 from muster.errors import NotDistributable
-from muster.sql.bind import NODES_TABLE
+from muster.sql import information
 from muster.sql.builder import Builder, identifier, relation
-from muster.sql.plan import NODES_RELATION, Route
-from muster.sql.pushdown import mentioned_columns, pushed_conditions
+from muster.sql.plan import Route
+from muster.sql.pushdown import mentioned_columns, pushed_conditions, same_everywhere
 from muster.sql.scopes import enclosing_select, fed_tables, sources, table_key
 from muster.sql.types import round_trips
 
+WHY_NOT = "why it was not pushed"
+"""Key in the `meta` of a SELECT."""
 
-def gather_all(tree: exp.Query, builder: Builder, reason: str | None = None) -> None:
+
+def gather_all(tree: exp.Query, builder: Builder) -> None:
     """Replace, in place, every table of the job that is still in the tree by a fragment of its rows."""
     replacements = []
     for table in list(fed_tables(tree)):
         key = table_key(table)
-        if key == NODES_TABLE:
-            replacements.append((table, exp.Table(this=identifier(NODES_RELATION), alias=_alias(table))))
+        if builder.binder.is_gateways(key):
+            own = exp.Table(this=identifier(information.public(key)), alias=_alias(table))
+            replacements.append((table, own))
         else:
+            select = enclosing_select(table)
+            reason = str(select.meta[WHY_NOT]) if select is not None and WHY_NOT in select.meta else None
             replacements.append((table, _gather(tree, table, key, builder, reason)))
     for table, made in replacements:
         for name in ("joins", "pivots", "sample"):
@@ -37,6 +43,9 @@ def _gather(tree: exp.Query, table: exp.Table, key: str, builder: Builder, reaso
     names = list(types)
     wanted = mentioned_columns(tree, table, names) or [names[0]]
     pushed = pushed_conditions(table, names, _others(table, builder))
+    if not builder.pushdown:
+        pushed = same_everywhere(pushed, types)
+        reason = builder.why_not
     for name in wanted:
         if not round_trips(types[name].type):
             raise NotDistributable(
@@ -49,7 +58,7 @@ def _gather(tree: exp.Query, table: exp.Table, key: str, builder: Builder, reaso
     if pushed.conditions:
         query = query.where(*[c.copy() for c in pushed.conditions])
     fragment = builder.fragment(
-        key,
+        (key,),
         query,
         [types[n] for n in wanted],
         Route.GATHER,

@@ -20,7 +20,6 @@ from muster.sql.plan import Fragment, Route
 from muster.sql.pushdown import ranks_of
 from muster.sql.scopes import (
     conjuncts,
-    fed_tables,
     function_name,
     has_star,
     output_name,
@@ -42,16 +41,18 @@ class _Finish:
     top: int | None  # rows that each shard needs to send
 
 
-def push_local(select: exp.Select, builder: Builder) -> bool:
-    """Replace a SELECT by a fragment in place, if it is placed and that pays. Returns whether it did."""
+def push_local(select: exp.Select, builder: Builder) -> str | None:
+    """Replace a SELECT by a fragment in place, if it is placed and that pays. Returns why it did not, or None."""
     placement = place_select(select, builder.binder, finish=True)
-    if placement is None:
-        return False
+    if isinstance(placement, str):
+        return placement
     finish = _finish(select)
-    if finish is None or not _pays(select, placement, finish):
-        return False
+    if finish is None:
+        return "its ORDER BY or LIMIT cannot be done on the columns that it puts out"
+    if not _pays(placement, finish):
+        return "it asks for rows as they are" if placement.depth < 2 else "it joins rows to more rows"
     if finish.top is not None and not all(_never_fails(p) for p in [*select.expressions, *finish.hidden]):
-        return False
+        return "a column could fail on a row that LIMIT leaves out"
     core = standalone(select)
     for part in ("order", "limit", "offset"):
         core.set(part, None)
@@ -59,20 +60,23 @@ def push_local(select: exp.Select, builder: Builder) -> bool:
         names = builder.describe(core)
         if finish.hidden:
             if select.args.get("distinct") or has_star(select):
-                return False
+                return "its ORDER BY is not among its columns"
             core.set("expressions", [*core.expressions, *[h.copy() for h in finish.hidden]])
         columns = builder.describe(core) if finish.hidden else names
     except SqlBind:
-        return False  # correlated: it cannot run alone
-    if not all(round_trips(c.type) for c in columns) or len(names) + len(finish.hidden) != len(columns):
-        return False
+        return "it is correlated with the query around it"
+    stuck = [c for c in columns if not round_trips(c.type)]
+    if stuck:
+        return f"a column of type {stuck[0].type} cannot travel"
+    if len(names) + len(finish.hidden) != len(columns):
+        return "its columns cannot be told apart"
     fragment = _fragment(select, core, columns, placement, finish, builder)
     _replace(select, fragment, names, finish)
-    return True
+    return None
 
 
-def _pays(select: exp.Select, placement: Placement, finish: _Finish) -> bool:
-    return placement.reduces or finish.top is not None or placement.depth > 1
+def _pays(placement: Placement, finish: _Finish) -> bool:
+    return placement.reduces or finish.top is not None or (placement.depth > 1 and not placement.multiplies)
 
 
 def _fragment(
@@ -91,15 +95,14 @@ def _fragment(
             ordered.set("order", order.copy())
         ordered = ordered.limit(finish.top, copy=False)
     query = _numbered(ordered, types)
-    where = _innermost(select).args.get("where")
+    where = select.args.get("where") if _reads_tables(select) else None
     conditions = conjuncts(where.this if where is not None else None)
-    ranks = ranks_of(conditions) if _innermost(select) is select and next(fed_tables(select), None) is not None else None
     return builder.fragment(
-        placement.table,
+        placement.tables,
         query,
         types,
         Route.TOPK if finish.top is not None else Route.LOCAL,
-        ranks=ranks,
+        ranks=ranks_of(conditions),
         pushed_filter=conditions,
         pushed_columns=tuple(n for n in (output_name(p) for p in select.expressions) if n),
     )
@@ -111,11 +114,9 @@ def _numbered(core: exp.Query, types: list[ColumnType]) -> exp.Select:
     return exp.select(*[column(t.name) for t in types]).from_(exp.Subquery(this=core, alias=alias))
 
 
-def _innermost(select: exp.Select) -> exp.Select:
-    found = sources(select)
-    if len(found) == 1 and isinstance(found[0].node, exp.Table) and found[0].node.db:
-        return select
-    return exp.Select()
+def _reads_tables(select: exp.Select) -> bool:
+    """Whether FROM names tables of the job only, so that `_rank` in WHERE is the tag."""
+    return all(isinstance(s.node, exp.Table) and s.node.db for s in sources(select))
 
 
 def _replace(select: exp.Select, fragment: Fragment, names: tuple[ColumnType, ...], finish: _Finish) -> None:

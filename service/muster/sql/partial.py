@@ -2,7 +2,8 @@
 
 The shards send one row for each of their groups; the gateway groups those again and finishes every aggregate. What is
 written around the aggregates (expressions, HAVING, windows over groups, ORDER BY, LIMIT) stays at the gateway, with each
-aggregate and each key replaced by a column. `SELECT DISTINCT` is a grouping without aggregates.
+aggregate and each key replaced by a column. `SELECT DISTINCT` is a grouping without aggregates. Grouping sets are the
+gateway's (`grouping`), and so are aggregates over distinct values (`regroup`).
 """
 
 from __future__ import annotations
@@ -15,21 +16,21 @@ from muster.errors import SqlBind
 from muster.model import ColumnType
 from muster.sql.builder import Builder, column, identifier, relation, standalone
 from muster.sql.dialect import write
-from muster.sql.placement import Placement, group_keys, is_plain_group, place_source
+from muster.sql.grouping import Grouping, grouping_of
+from muster.sql.placement import PlacedFrom, place_from
 from muster.sql.plan import Fragment, Route
 from muster.sql.pushdown import ranks_of
+from muster.sql.regroup import Values, is_over_distinct, regrouped
 from muster.sql.scalars import null
 from muster.sql.scopes import (
     aggregates,
     clauses,
     conjuncts,
-    function_name,
     has_star,
     has_subquery,
     holds_aggregate,
     makes_rows,
     own_nodes,
-    sources,
     unaliased,
     whole_call,
     windows,
@@ -38,63 +39,60 @@ from muster.sql.split import Split, arguments, is_count_star, split
 from muster.sql.types import round_trips
 
 _PARTS = frozenset(
-    {
-        "expressions",
-        "from_",
-        "where",
-        "group",
-        "having",
-        "qualify",
-        "windows",
-        "distinct",
-        "order",
-        "limit",
-        "offset",
-        "with_",
-    }
+    """expressions from_ joins where group having qualify windows distinct order limit offset with_""".split()  # noqa: SIM905
 )
+_CORRELATED = "it is correlated with the query around it"
 
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """A SELECT taken apart: keys, and aggregates with the way each is split."""
+    """A SELECT taken apart: its keys, and aggregates by their text: those that are split, with the columns that each needs,
+    and those over distinct values, as they run at the gateway."""
 
-    keys: list[exp.Expr]
-    calls: dict[str, Split]  # by their text
+    grouping: Grouping
+    splits: dict[str, tuple[Split, range]]
+    distinct: dict[str, exp.Expr]
+    values: Values
+
+    @property
+    def finishes(self) -> dict[str, exp.Expr]:
+        """How each aggregate is finished over the fragment `q`."""
+        made = {text: one.gateway([column(f"s{i}", "q") for i in places]) for text, (one, places) in self.splits.items()}
+        return made | self.distinct
 
 
-def push_partial(select: exp.Select, builder: Builder) -> bool:
-    """Replace a SELECT that groups, aggregates or makes distinct by one over a fragment. Returns whether it did."""
-    if {k for k, v in select.args.items() if v} - _PARTS or has_subquery(select) or has_star(select) or makes_rows(select):
-        return False
-    found = sources(select)
-    base = place_source(found[0], builder.binder) if len(found) == 1 else None
-    if base is None:
-        return False
+def push_partial(select: exp.Select, builder: Builder) -> str | None:
+    """Replace a SELECT that groups, aggregates or makes distinct by one over a fragment. Returns why not, or None."""
+    if {k for k, v in select.args.items() if v} - _PARTS or has_star(select) or makes_rows(select):
+        return "it has a form that is not split"
+    if has_subquery(select):
+        return "it holds a subquery that looks at all ranks"
+    base = place_from(select, builder.binder)
+    if isinstance(base, str):
+        return base
     alone = standalone(select)
     if not isinstance(alone, exp.Select):
-        return False
-    _strip_alias(alone, found[0].alias)
+        return "it has a form that is not split"
+    if not base.joined:
+        _strip_alias(alone, next(iter(base.owners)))
     try:
         names = builder.describe(alone)
-        own = {c.name.lower() for c in _relation_columns(alone, base, builder)}
+        own = {c.name.lower() for c in builder.describe(_probe(alone, [exp.Star()]))}
         parts = _take_apart(alone, own, builder)
-        if parts is None or _ambiguous(alone, own):
-            return False
+        if isinstance(parts, str):
+            return parts
+        if _ambiguous(alone, own):
+            return "a name in it means a column and also an alias of something else"
         fragment = _fragment(alone, parts, base, builder)
-        if fragment is None:
-            return False
+        if isinstance(fragment, str):
+            return fragment
         made = _finish(alone, parts, own, names, fragment)
         if made is None or [c.type for c in builder.describe(made)] != [c.type for c in names]:
-            return False
+            return "something in it is neither a key nor an aggregate"
     except SqlBind:
-        return False  # correlated, or the engine does not split what the list says it does
+        return _CORRELATED  # or the engine does not split what the list says it does
     select.replace(made)
-    return True
-
-
-def _relation_columns(select: exp.Select, base: Placement, builder: Builder) -> tuple[ColumnType, ...]:
-    return builder.binder.columns(base.table) if base.depth == 0 else builder.describe(_probe(select, [exp.Star()]))
+    return None
 
 
 def _strip_alias(select: exp.Select, alias: str) -> None:
@@ -105,63 +103,62 @@ def _strip_alias(select: exp.Select, alias: str) -> None:
 
 
 def _probe(select: exp.Select, expressions: list[exp.Expr]) -> exp.Select:
-    """`SELECT expressions` from the same relation with the same CTEs, without any grouping."""
+    """`SELECT expressions` from the same relations with the same CTEs, without any grouping."""
     made = exp.Select(expressions=[e.copy() for e in expressions])
     for part in ("from_", "with_"):
         if select.args.get(part) is not None:
             made.set(part, select.args[part].copy())
+    if select.args.get("joins"):
+        made.set("joins", [j.copy() for j in select.args["joins"]])
     return made
 
 
-def _take_apart(select: exp.Select, own: set[str], builder: Builder) -> _Parts | None:
-    group, found = select.args.get("group"), aggregates(select)
-    distinct = select.args.get("distinct")
-    if group is None and not found:
-        if distinct is None or distinct.args.get("on") is not None or windows(select):
-            return None
-        keys = [unaliased(p) for p in select.expressions]
-    elif group is None:
-        keys = []
-    elif not is_plain_group(group):
-        return None
-    elif group.args.get("all"):
-        keys = [unaliased(p) for p in select.expressions if not holds_aggregate(p) and not p.find(exp.Window)]
-    else:
-        keys = [_meaning(k, select, own) for k in group_keys(select, group)]
-    if any(not _is_key(k) for k in keys):
-        return None
+def _take_apart(select: exp.Select, own: set[str], builder: Builder) -> _Parts | str:
+    found = aggregates(select)
+    grouping: Grouping | str = grouping_of(select, own)
+    if isinstance(grouping, str):
+        return grouping
+    if select.args.get("group") is None and not found:
+        distinct = select.args.get("distinct")
+        if distinct is None:
+            return "it asks for rows as they are"
+        if distinct.args.get("on") is not None or windows(select):
+            return "its DISTINCT is not split"
+        grouping = Grouping(tuple({write(unaliased(p)): unaliased(p) for p in select.expressions}.values()))
     calls: dict[str, exp.Expr] = {write(c): c for c in found}
-    wanted: list[tuple[str, list[exp.Expr]]] = []
+    values, over_distinct = Values(), {}
+    for text, call in calls.items():
+        if is_over_distinct(call):
+            made = regrouped(call, values, "q")
+            if made is None:
+                return f"{text} cannot be split"
+            over_distinct[text] = made
+    splits = _splits({t: c for t, c in calls.items() if t not in over_distinct}, select, builder)
+    if isinstance(splits, str):
+        return splits
+    if over_distinct and any(one.is_large for one, _ in splits.values()):
+        return "its sketches would be sent once for every distinct value"
+    return _Parts(grouping, splits, over_distinct, values)
+
+
+def _splits(calls: dict[str, exp.Expr], select: exp.Select, builder: Builder) -> dict[str, tuple[Split, range]] | str:
+    wanted: dict[str, list[exp.Expr]] = {}
     for text, call in calls.items():
         given = arguments(call)
         if given is None or any(holds_aggregate(a) for a in given):
-            return None
-        wanted.append((text, given))
-    flat = [a for _, given in wanted for a in given]
+            return f"{text} cannot be split"
+        wanted[text] = given
+    flat = [a for given in wanted.values() for a in given]
     types = iter(builder.describe(_probe(select, flat))) if flat else iter(())
-    splits: dict[str, Split] = {}
-    for text, given in wanted:
-        made = split(calls[text], [next(types).type for _ in given])
+    splits: dict[str, tuple[Split, range]] = {}
+    count = 0
+    for text, given in wanted.items():
+        made = split(calls[text], [next(types).type for _ in given], states=builder.states)
         if made is None:
-            return None
-        splits[text] = made
-    return _Parts(keys, splits)
-
-
-def _meaning(key: exp.Expr, select: exp.Select, own: set[str]) -> exp.Expr:
-    """A key that is an alias stands for its expression; a column of that name would come first."""
-    if isinstance(key, exp.Column) and not key.table and key.name.lower() not in own:
-        for projection in select.expressions:
-            if isinstance(projection, exp.Alias) and projection.alias.lower() == key.name.lower():
-                return unaliased(projection)
-    return key
-
-
-def _is_key(key: exp.Expr) -> bool:
-    if isinstance(key, exp.Literal) or holds_aggregate(key):
-        return False
-    opaque = (exp.Query, exp.Window, exp.Lambda, exp.Comprehension, exp.Star)
-    return not any(isinstance(n, opaque) or function_name(n) in ("grouping", "grouping_id", "unnest") for n in key.walk())
+            return f"{text} cannot be split" + (f": {builder.why_not}" if not builder.states else "")
+        splits[text] = (made, range(count, count + len(made.shards)))
+        count += len(made.shards)
+    return splits
 
 
 def _ambiguous(select: exp.Select, own: set[str]) -> bool:
@@ -179,40 +176,41 @@ def _ambiguous(select: exp.Select, own: set[str]) -> bool:
     return any(isinstance(n, exp.Column) and n.name.lower() in shadows for n in own_nodes(select, later))
 
 
-def _fragment(select: exp.Select, parts: _Parts, base: Placement, builder: Builder) -> Fragment | None:
-    query = _probe(select, [])
-    if select.args.get("where") is not None:
-        query.set("where", select.args["where"].copy())
-    outputs = [(f"k{i}", key) for i, key in enumerate(parts.keys)]
-    outputs += [(f"s{i}", made.shard) for i, made in enumerate(parts.calls.values())]
-    query.set("expressions", [exp.Alias(this=e.copy(), alias=identifier(n)) for n, e in outputs])
-    if parts.keys:
-        query.set("group", exp.Group(expressions=[k.copy() for k in parts.keys]))
+def _fragment(select: exp.Select, parts: _Parts, base: PlacedFrom, builder: Builder) -> Fragment | str:
+    where = select.args.get("where")
+    keys = [*parts.grouping.keys, *parts.values.found.values()]
+    outputs: list[tuple[str, exp.Expr, Split | None]] = [(f"k{i}", key, None) for i, key in enumerate(parts.grouping.keys)]
+    outputs += [(f"v{i}", value, None) for i, value in enumerate(parts.values.found.values())]
+    for made, places in parts.splits.values():
+        outputs += [(f"s{i}", shard, made) for i, shard in zip(places, made.shards, strict=True)]
+    query = _probe(select, [exp.Alias(this=e, alias=identifier(n)) for n, e, _ in outputs])
+    if where is not None:
+        query.set("where", where.copy())
+    if keys:
+        query.set("group", exp.Group(expressions=[k.copy() for k in keys]))
     text = write(builder.self_contained(query))
     bound = builder.binder.describe(text)
     stored, schema = builder.binder.over_arrow(text)
-    splits: list[Split | None] = [None] * len(parts.keys) + list(parts.calls.values())
     columns = []
-    for i, made in enumerate(splits):
-        is_state = made is not None and made.is_state
+    for i, (name, _, one) in enumerate(outputs):
+        is_state = one is not None and one.is_state
         kind = stored[i].type if is_state else bound[i].type
         if not round_trips(kind):
-            return None
-        if made is not None and is_state:
-            restored = write(made.restored(null(kind)))
+            return f"a column of type {kind} cannot travel"
+        if one is not None and is_state:
+            restored = write(one.restored(null(kind)))
             if not builder.binder.state_fits(restored, schema.field(i).type):
-                return None
-        columns.append(ColumnType(outputs[i][0], kind))
-    where = select.args.get("where")
+                return f"the state of {one.function} is not what this engine says it is"
+        columns.append(ColumnType(name, kind))
     conditions = conjuncts(where.this if where is not None else None)
     return builder.fragment(
-        base.table,
+        base.tables,
         query,
         columns,
         Route.PARTIAL,
         ranks=ranks_of(conditions) if base.depth == 0 else None,
         pushed_filter=conditions,
-        pushed_columns=[write(k) for k in parts.keys],
+        pushed_columns=[write(k) for k in keys],
     )
 
 
@@ -220,28 +218,35 @@ def _finish(
     select: exp.Select, parts: _Parts, own: set[str], names: tuple[ColumnType, ...], fragment: Fragment
 ) -> exp.Select | None:
     """The SELECT over the finished groups, or None where it still names a column that is neither key nor aggregate."""
+    keys, finishes = parts.grouping.keys, parts.finishes
+
+    def key(i: int) -> exp.Expr:
+        return column(f"k{i}", "q")
+
+    marks = parts.grouping.calls or {}
     inner = exp.Select(
-        expressions=[exp.Alias(this=column(f"k{i}", "q"), alias=identifier(f"k:{i}")) for i in range(len(parts.keys))]
+        expressions=[exp.Alias(this=key(i), alias=identifier(f"k:{i}")) for i in range(len(keys))]
+        + [exp.Alias(this=made, alias=identifier(f"a:{i}")) for i, made in enumerate(finishes.values())]
         + [
-            exp.Alias(this=made.gateway(column(f"s{i}", "q")), alias=identifier(f"a:{i}"))
-            for i, made in enumerate(parts.calls.values())
+            exp.Alias(this=parts.grouping.call_over(call, key), alias=identifier(f"g:{i}"))
+            for i, call in enumerate(marks.values())
         ]
     ).from_(relation(fragment, "q"))
-    if parts.keys:
-        inner.set("group", exp.Group(expressions=[column(f"k{i}", "q") for i in range(len(parts.keys))]))
-    elif not parts.calls:
+    group = parts.grouping.over(key)
+    if group is not None:
+        inner.set("group", group)
+    elif not finishes:
         return None
     made = select.copy()
-    made.set("with_", None)
-    for part in ("where", "group"):
+    for part in ("with_", "where", "group", "joins"):
         made.set(part, None)
     projections = [
         p if isinstance(p, exp.Alias) else exp.Alias(this=p, alias=identifier(n.name))
         for p, n in zip(made.expressions, names, strict=True)
     ]
     made.set("expressions", projections)
-    places = {write(k): f"k:{i}" for i, k in enumerate(parts.keys)}
-    calls = {text: f"a:{i}" for i, text in enumerate(parts.calls)}
+    places = {write(k): f"k:{i}" for i, k in enumerate(keys)}
+    calls = {text: f"a:{i}" for i, text in enumerate(finishes)} | {text: f"g:{i}" for i, text in enumerate(marks)}
     _substitute(made, places, calls)
     aliases = {p.alias.lower() for p in projections}
     for node in own_nodes(made, clauses(made)):

@@ -14,9 +14,6 @@ from enum import StrEnum
 
 from muster.model import ColumnType
 
-NODES_RELATION = "cluster.nodes"
-"""The gateway's roster in merge and scalar SQL: one relation of this (quoted) name, with the columns of tables.NODES."""
-
 ParamValue = int | float | bool | str | None
 
 
@@ -70,7 +67,7 @@ class Scalar:
     type: str
     fragments: tuple[str, ...] = ()
     scalars: tuple[str, ...] = ()
-    nodes: bool = False
+    relations: tuple[str, ...] = ()  # those of tables.GATEWAY_TABLES that it reads
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +75,11 @@ class Fragment:
     """SQL for the shards. Equal fragments have equal ids and are fetched once.
 
     `sql` names tables as `schema.table` with the tags as ordinary columns, and holds `$id` for each of `scalars`.
-    `ranks` limits it to those ranks (pruning); None means all.
+    `tables` are those that it reads. `ranks` limits it to those ranks (pruning); None means all.
     """
 
     id: str
-    table: str
+    tables: tuple[str, ...]
     sql: str
     columns: tuple[ColumnType, ...]
     route: Route
@@ -103,8 +100,8 @@ class Wave:
 class Merge:
     """SQL for the gateway over fragment relations and `NODES_RELATION`; holds `$id` for each of `scalars`.
 
-    Its result has `columns`, by position: names are those that one DuckDB would give. `nodes` says whether it reads the
-    roster.
+    Its result has `columns`, by position: names are those that one DuckDB would give. `relations` are those of
+    `tables.GATEWAY_TABLES` that it reads.
     """
 
     statement: str
@@ -112,7 +109,7 @@ class Merge:
     columns: tuple[OutputColumn, ...]
     fragments: tuple[str, ...]
     scalars: tuple[str, ...] = ()
-    nodes: bool = False
+    relations: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +126,16 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """Tables that a job offers: `schema.name` to its columns without the tags. `version` changes when they do."""
+    """Tables that a job offers: `schema.name` to its columns without the tags. `version` changes when they do.
+
+    `owned` are tables beside those of the registry whose every row has its rank in `_rank`. `states` says whether all
+    shards run the gateway's engine, so that aggregate states may travel; `pushdown`, whether they run it with the gateway's
+    settings, so that anything but rows may; `why_not` says what is in the way of either.
+    """
 
     tables: Mapping[str, tuple[ColumnType, ...]]
     version: str = ""
+    owned: frozenset[str] = frozenset()
+    states: bool = True
+    pushdown: bool = True
+    why_not: str | None = None

@@ -12,9 +12,9 @@ from sqlglot import exp
 
 from muster.errors import Internal, MusterError, SqlForbidden, TooLarge
 from muster.model import ColumnType
-from muster.sql import clock, params
+from muster.sql import clock, information, params
 from muster.sql.bind import Binder
-from muster.sql.builder import Builder, identifier, reads_nodes
+from muster.sql.builder import Builder, gateway_relations, identifier
 from muster.sql.canonical import canonical
 from muster.sql.dialect import write
 from muster.sql.distribute import RULES, Rule, distribute
@@ -23,6 +23,7 @@ from muster.sql.guard import guard
 from muster.sql.plan import Catalogue, Exactness, Fragment, Merge, OutputColumn, Plan, Scalar, Statement, Wave
 from muster.sql.scalars import placeholders
 from muster.sql.scopes import is_bare_star, output_name
+from muster.sql.unite import united
 from muster.sql.waves import extract
 
 CACHED_PLANS = 512
@@ -61,11 +62,12 @@ class Planner:
         planned = []
         for statement in statements:
             try:
-                planned.append(self._one(statement, key, binder, moment))
+                planned.append(self._one(statement, key, catalogue, binder, moment))
             except MusterError as error:
                 error.extra.setdefault("statement", statement.id)
                 raise
-        return Plan(_joined([p.waves for p in planned]), tuple(p.merge for p in planned))
+        plan = Plan(_joined([p.waves for p in planned]), tuple(p.merge for p in planned))
+        return united(plan, {t: [c.name for c in binder.columns(t)] for f in plan.fragments for t in f.tables})
 
     def _binder(self, key: object, catalogue: Catalogue) -> Binder:
         with self._lock:
@@ -79,15 +81,15 @@ class Planner:
                 self._binders.popitem(last=False)
         return kept
 
-    def _one(self, statement: Statement, catalogue: object, binder: Binder, now: datetime) -> _Planned:
+    def _one(self, statement: Statement, version: object, catalogue: Catalogue, binder: Binder, now: datetime) -> _Planned:
         params.check(statement.params)
         values = tuple(sorted((name, type(v).__name__, v) for name, v in statement.params.items()))
-        key = (statement.id, statement.sql, repr(values), statement.use_global, catalogue)
+        key = (statement.id, statement.sql, repr(values), statement.use_global, version)
         with self._lock:
             if key in self._plans:
                 self._plans.move_to_end(key)
                 return self._plans[key]
-        planned, timeless = _plan(statement, binder, now, self._rules)
+        planned, timeless = _plan(statement, catalogue, binder, now, self._rules)
         if timeless:
             with self._lock:
                 self._plans[key] = planned
@@ -97,16 +99,26 @@ class Planner:
 
 
 def _key(catalogue: Catalogue) -> object:
-    return catalogue.version, tuple(sorted(catalogue.tables.items()))
+    return (
+        catalogue.version,
+        tuple(sorted(catalogue.tables.items())),
+        catalogue.owned,
+        catalogue.states,
+        catalogue.pushdown,
+        catalogue.why_not,
+    )
 
 
-def _plan(statement: Statement, binder: Binder, now: datetime, rules: tuple[Rule, ...]) -> tuple[_Planned, bool]:
+def _plan(
+    statement: Statement, catalogue: Catalogue, binder: Binder, now: datetime, rules: tuple[Rule, ...]
+) -> tuple[_Planned, bool]:
     """Plan one statement. Also says whether the plan holds for any moment."""
     guarded = guard(statement.sql, tables=binder.names)
     try:
         binder.prepare(guarded.tables)
         tree = guarded.tree.copy()
-        names = _names(statement, tree, binder)
+        text = write(tree) if information.rename(tree) else statement.sql
+        names = _names(text, statement, tree, binder)
         params.bind(tree, statement.params)
         timeless = not clock.reads_clock(tree)
         clock.freeze(tree, now)
@@ -118,8 +130,9 @@ def _plan(statement: Statement, binder: Binder, now: datetime, rules: tuple[Rule
             )
         columns = tuple(ColumnType(n.name, t.type) for n, t in zip(names, types, strict=True))
         canonical(tree)
-        exact = exactness(tree, binder, len(columns))
-        builder = Builder(binder, use_global=statement.use_global)
+        exact = exactness(tree, binder, len(columns), states=catalogue.states)
+        builder = Builder(binder, catalogue, use_global=statement.use_global)
+        rules = rules if catalogue.pushdown else ()
         extract(tree, builder, lambda query, to: distribute(query, to, rules))
         tree = distribute(tree, builder, rules)
         merge = _merge(statement.id, tree, columns, exact, builder)
@@ -128,13 +141,13 @@ def _plan(statement: Statement, binder: Binder, now: datetime, rules: tuple[Rule
         raise TooLarge("The statement nests too deeply.", hint="Name its parts in a WITH clause.") from None
 
 
-def _names(statement: Statement, tree: exp.Query, binder: Binder) -> tuple[ColumnType, ...]:
+def _names(text: str, statement: Statement, tree: exp.Query, binder: Binder) -> tuple[ColumnType, ...]:
     """Output names as the engine makes them up from the user's own text, parameters left as they stand."""
     wanted = set(placeholders(tree))
     given = {name: value for name, value in statement.params.items() if name in wanted}
     if wanted - set(given):
         params.bind(tree.copy(), statement.params)  # names the parameter that is missing
-    return binder.describe(statement.sql, given)
+    return binder.describe(text, given)
 
 
 def _merge(
@@ -153,7 +166,7 @@ def _merge(
         columns=outputs,
         fragments=builder.used(tree),
         scalars=placeholders(tree),
-        nodes=reads_nodes(tree),
+        relations=gateway_relations(tree),
     )
 
 

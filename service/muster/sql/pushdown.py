@@ -6,10 +6,12 @@ of which those it cannot need were left out.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sqlglot import exp
 
+from muster.model import ColumnType
 from muster.sql.functions import functions
 from muster.sql.scopes import (
     Source,
@@ -20,6 +22,7 @@ from muster.sql.scopes import (
     is_plain_source,
     sources,
 )
+from muster.sql.types import INTEGERS
 
 _OPAQUE = (exp.Query, exp.Exists, exp.Window, exp.Star, exp.Lambda, exp.Comprehension, exp.Columns, exp.Any, exp.All)
 
@@ -94,6 +97,25 @@ def pushed_conditions(table: exp.Table, own: list[str], others: dict[str, set[st
         if alone is not None:
             kept.append(alone)
     return Pushed(tuple(kept), ranks_of(kept))
+
+
+_PLAIN = (
+    exp.Column, exp.Identifier, exp.Literal, exp.Null, exp.Paren, exp.And, exp.Or, exp.Not, exp.EQ, exp.NEQ, exp.GT,
+    exp.GTE, exp.LT, exp.LTE, exp.In, exp.Between, exp.Is, exp.Cast, exp.DataType, exp.Placeholder,
+)  # fmt: skip
+
+
+def same_everywhere(pushed: Pushed, types: Mapping[str, ColumnType]) -> Pushed:
+    """Only those conditions that mean the same whatever the settings of an engine: comparisons of whole numbers."""
+    kinds = {name.lower(): column.type for name, column in types.items()}
+    kept = [
+        c
+        for c in pushed.conditions
+        if all(isinstance(n, _PLAIN) for n in c.walk())
+        and all(kinds.get(n.name.lower()) in INTEGERS for n in c.find_all(exp.Column))
+        and not any(n.is_string for n in c.find_all(exp.Literal) if not isinstance(n.parent, exp.Cast))
+    ]
+    return Pushed(tuple(kept), pushed.ranks)
 
 
 def _keeps_all_rows(found: list[Source], mine: Source) -> bool:

@@ -1,12 +1,14 @@
 """How an aggregate is split between shards and gateway. An allow-list: what is not on it is not split.
 
-Two ways:
+Three ways:
 
 - *again*: the same aggregate over the shards' values (`max` of `max`), `sum` over `count`.
+- *with its key*: `arg_max(x, y)` again over the shards' `arg_max(x, y)` and `max(y)`.
 - *state*: the shard exports the engine's aggregate state, the gateway combines and finalises it. Only for the signatures
   listed here, arguments cast to them in the shard's SQL, constants passed again at the gateway.
 
-DISTINCT, ORDER BY or WITHIN GROUP inside an aggregate are never split.
+Where a shard may run another version of the engine, states are not used: an average is split into sum and count, and what
+needs a state is not split. DISTINCT (see `regroup`), ORDER BY or WITHIN GROUP inside an aggregate are never split.
 """
 
 from __future__ import annotations
@@ -45,32 +47,42 @@ _PAIRS = frozenset(
 )
 _QUANTILES = {"quantile_cont": _SIGNED | _FLOATS | _TIMES, "quantile_disc": _ORDERED, "quantile": _ORDERED}
 _MEDIAN = _SIGNED | _FLOATS | _TIMES
+_LARGE = frozenset({"approx_count_distinct"})
+_ARGUMENTS = {"arg_max": "max", "max_by": "max", "argmax": "max", "arg_min": "min", "min_by": "min", "argmin": "min"}
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """`shard` runs on the shards under a name; `gateway` makes the value of a column of that name.
+    """`shards` run on the shards, each as a column; `gateway` makes the value from those columns.
 
-    `function`, `signature` and `constants` (SQL texts) are those of the state, where there is one.
+    `function`, `signature` and `constants` are those of the state, where there is one.
     """
 
-    shard: exp.Expr
+    shards: tuple[exp.Expr, ...]
     function: str = ""
     signature: tuple[str, ...] = ()
     constants: tuple[exp.Expr, ...] = ()
 
     @property
     def is_state(self) -> bool:
-        return isinstance(self.shard, ExportState)
+        return isinstance(self.shards[0], ExportState)
 
-    def gateway(self, column: exp.Expr) -> exp.Expr:
+    @property
+    def is_large(self) -> bool:
+        """Whether it sends much for each group, so that finer groups cost more than they save."""
+        return self.function in _LARGE
+
+    def gateway(self, columns: Sequence[exp.Expr]) -> exp.Expr:
         """The value, from the shards' columns of one group."""
         if self.is_state:
-            return _call("finalize", _call("combine_aggr", self.restored(column)))
+            return _call("finalize", _call("combine_aggr", self.restored(columns[0])))
         if self.function == "count":
-            total = _call("coalesce", _call("sum", column), exp.Literal.number(0))
-            return exp.Cast(this=total, to=exp.DataType.build("BIGINT"))
-        return _call(self.function, column)
+            count = _call("coalesce", _call("sum", columns[0]), exp.Literal.number(0))
+            return exp.Cast(this=count, to=exp.DataType.build("BIGINT"))
+        if self.function == "avg":
+            total = exp.Cast(this=_call("sum", columns[0]), to=exp.DataType.build("DOUBLE"))
+            return exp.Div(this=total, expression=_call("nullif", _call("sum", columns[1]), exp.Literal.number(0)))
+        return _call(self.function, *columns)
 
     def restored(self, column: exp.Expr) -> exp.Expr:
         """The state that a column holds."""
@@ -103,18 +115,29 @@ def is_count_star(call: exp.Expr) -> bool:
     )
 
 
-def split(call: exp.Expr, types: Sequence[str]) -> Split | None:
-    """How an aggregate call (with its FILTER) with arguments of these types is split; None where it is not."""
+def split(call: exp.Expr, types: Sequence[str], *, states: bool = True) -> Split | None:
+    """How an aggregate call (with its FILTER) with arguments of these types is split; None where it is not.
+
+    `states`: whether every shard runs the engine of the gateway, so that states may travel.
+    """
     inner = call.this if isinstance(call, exp.Filter) else call
     name = inner.name.lower()
     if name == "count" and len(types) <= 1:
-        return Split(call.copy(), "count")
+        return Split((call.copy(),), "count")
     if name in ("count_if", "countif") and list(types) == ["BOOLEAN"]:
-        return Split(call.copy(), "count")
+        return Split((call.copy(),), "count")
     if name in _AGAIN and len(types) == 1 and _in(types[0], _AGAIN[name]):
-        return Split(call.copy(), name)
-    # An average of decimals is finalised from its state with another rounding than directly: it is not split.
-    if name in ("avg", "mean") and len(types) == 1 and types[0] in _SIGNED | _FLOATS:
+        return Split((call.copy(),), name)
+    if name in _ARGUMENTS and len(types) == 2 and types[1] in _ORDERED:
+        return Split((call.copy(), _key_of(call, _ARGUMENTS[name])), name)
+    if not states and name in ("avg", "mean") and len(types) == 1 and types[0] in _SIGNED | _FLOATS:
+        return Split((_renamed(call, "sum"), _renamed(call, "count")), "avg")
+    return _by_state(call, name, types) if states else None
+
+
+def _by_state(call: exp.Expr, name: str, types: Sequence[str]) -> Split | None:
+    inner = call.this if isinstance(call, exp.Filter) else call
+    if name in ("avg", "mean") and len(types) == 1 and (types[0] in _SIGNED | _FLOATS or _decimal(types[0])):
         return _state(call, "avg", ["DOUBLE" if types[0] in _FLOATS else types[0]])
     if name in _MOMENTS and len(types) == 1 and types[0] in _SIGNED | _FLOATS:
         return _state(call, name, ["DOUBLE"])
@@ -129,6 +152,22 @@ def split(call: exp.Expr, types: Sequence[str]) -> Split | None:
     if name == "approx_count_distinct" and len(types) == 1 and types[0] in _ORDERED:
         return _state(call, name, [types[0]])
     return None
+
+
+def _renamed(call: exp.Expr, name: str) -> exp.Expr:
+    copy = call.copy()
+    (copy.this if isinstance(copy, exp.Filter) else copy).set("this", name)
+    return copy
+
+
+def _key_of(call: exp.Expr, extreme: str) -> exp.Expr:
+    """`max(y) FILTER (x IS NOT NULL AND …)` for `arg_max(x, y) FILTER (…)`: rows without x do not count."""
+    inner = call.this if isinstance(call, exp.Filter) else call
+    value, key = inner.expressions
+    condition: exp.Expr = exp.Not(this=exp.Is(this=exp.Paren(this=value.copy()), expression=exp.Null()))
+    if isinstance(call, exp.Filter):
+        condition = exp.And(this=condition, expression=exp.Paren(this=call.expression.this.copy()))
+    return exp.Filter(this=_call(extreme, key.copy()), expression=exp.Where(this=condition))
 
 
 def _in(type_name: str, allowed: frozenset[str]) -> bool:
@@ -152,7 +191,7 @@ def _state(call: exp.Expr, name: str, signature: list[str], constant: exp.Expr |
     constants: list[exp.Expr] = [exp.Null() for _ in signature]
     if constant is not None:
         constants[-1] = constant
-    return Split(ExportState(this=copy), name, tuple(signature), tuple(constants))
+    return Split((ExportState(this=copy),), name, tuple(signature), tuple(constants))
 
 
 def _constant(node: exp.Expr) -> exp.Expr | None:

@@ -54,6 +54,30 @@ def is_exact_number(name: str) -> bool:
     return name in INTEGERS or name == "BOOLEAN" or bool(_DECIMAL.fullmatch(name))
 
 
+def is_whole_number(name: str) -> bool:
+    """Whether averages over this type do not depend on the order of the rows or on how the engine divides."""
+    return name in INTEGERS or name == "BOOLEAN"
+
+
+_WIDER = {
+    "TINYINT": "SMALLINT INTEGER BIGINT HUGEINT FLOAT DOUBLE",
+    "SMALLINT": "INTEGER BIGINT HUGEINT FLOAT DOUBLE",
+    "INTEGER": "BIGINT HUGEINT DOUBLE",
+    "BIGINT": "HUGEINT",
+    "UTINYINT": "SMALLINT USMALLINT INTEGER UINTEGER BIGINT UBIGINT HUGEINT FLOAT DOUBLE",
+    "USMALLINT": "INTEGER UINTEGER BIGINT UBIGINT HUGEINT FLOAT DOUBLE",
+    "UINTEGER": "BIGINT UBIGINT HUGEINT DOUBLE",
+    "UBIGINT": "HUGEINT",
+    "FLOAT": "DOUBLE",
+    "DATE": "TIMESTAMP",
+}
+
+
+def widens(narrow: str, wide: str) -> bool:
+    """Whether every value of one type is a value of the other, so that a cast neither fails nor loses anything."""
+    return wide in _WIDER.get(narrow, "").split()
+
+
 def is_type_text(name: str) -> bool:
     """Whether a text looks like a type and nothing else. What a shard says its types are comes from outside."""
     return len(name) <= 2_000 and bool(_TYPE_TEXT.fullmatch(name))

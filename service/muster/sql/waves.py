@@ -79,7 +79,7 @@ def _gains(select: exp.Select, builder: Builder) -> bool:
     """Whether the SELECT reads a table's own rows, so that filtering or grouping them on the shards saves something."""
     for source in sources(select):
         if isinstance(source.node, exp.Table) and source.node.db:
-            return source.node.db.lower() != "cluster"
+            return not builder.binder.is_gateways(table_key(source.node))
         base = place_source(source, builder.binder)
         if base is not None and not base.reduces:
             return True

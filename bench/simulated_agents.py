@@ -37,7 +37,7 @@ class Agents:
         self._kept: dict[tuple[int, str], bytes] = {}
         self._engine = open_engine(memory_limit="8GB", threads=2)
         for table in REGISTRY.values():
-            if table.scope == "rank":
+            if table.scope == "rank" and not table.optional:
                 self._fill(table, agents * ranks, steps)
 
     def answer(self, agent: int, body: bytes) -> bytes:
@@ -51,7 +51,7 @@ class Agents:
             cursor = self._engine.cursor()
             first = agent * self.ranks
             for table in REGISTRY.values():
-                if table.scope == "rank":
+                if table.scope == "rank" and not table.optional:
                     name = f"{quote(table.schema)}.{quote(table.name)}"
                     where = f"_rank >= {first} AND _rank < {first + self.ranks}"
                     cursor.execute(

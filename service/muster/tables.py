@@ -34,7 +34,8 @@ class Column:
 class Table:
     """A table. `scope` says what one row belongs to; a `node` table has `_rank` NULL.
 
-    `key_time` names the column that orders rows in time, with its unit in nanoseconds per tick.
+    `key_time` names the column that orders rows in time, with its unit in nanoseconds per tick. An `optional` table is
+    offered only where something records it: that it is there, even without a row, says that somebody looks.
     """
 
     schema: str
@@ -43,6 +44,7 @@ class Table:
     columns: tuple[Column, ...]
     scope: Scope = "rank"
     key_time: tuple[str, int] | None = None
+    optional: bool = False
 
     @property
     def full_name(self) -> str:
@@ -316,10 +318,283 @@ CPU_UTILIZATION = Table(
     key_time=("ts", 1_000),
 )  # fmt: skip
 
+TORCH_TRACE = Table(
+    "python", "torch_trace", "One row for every hook of a module on a sampled step.",
+    (
+        *_STEP,
+        _int("seq", "place of the hook within the step"),
+        *_WHO,
+        _text("module", "name of the module in the model"),
+        _text("stage", "pre forward, post forward, pre step or post step"),
+        _float("time_offset", "since the step began", "s"),
+        _float("duration", "from the pre hook to the post hook", "s"),
+        _float("allocated", "device memory in use by tensors", "MB"),
+        _float("allocated_delta", "its change since the pre hook", "MB"),
+        _float("max_allocated", "its peak", "MB"),
+        _float("max_allocated_delta", "change of the peak since the pre hook", "MB"),
+        _float("cached", "device memory that the allocator holds", "MB"),
+        _float("max_cached", "its peak", "MB"),
+    ),
+    optional=True,
+)  # fmt: skip
+
+FLIGHT_RECORD = Table(
+    "python", "torch_nccl_flight_record", "One row for every entry of a snapshot of torch's flight recorder.",
+    (
+        _int("snapshot_id", "when the snapshot was taken", "ns since the epoch"),
+        _int("rank", "rank"),
+        _int("world_size", "ranks of the job"),
+        _int("record_id", "number of the entry in the recorder"),
+        _int("pg_id", "number of the process group in this process"),
+        _text("pg_name", "name of the process group"),
+        _text("pg_desc", "its description"),
+        _text("pg_ranks", "global ranks of the process group", json=True),
+        _int("collective_seq_id", "sequence number of the collective in its group"),
+        _int("p2p_seq_id", "sequence number of the send or recv in its group"),
+        _int("op_id", "number of the operation in its group"),
+        _text("profiling_name", "backend and operation, such as nccl:all_reduce"),
+        _text("state", "scheduled, started or completed"),
+        _text("input_sizes", "sizes of the inputs", json=True),
+        _text("input_dtypes", "types of the inputs", json=True),
+        _text("output_sizes", "sizes of the outputs", json=True),
+        _text("output_dtypes", "types of the outputs", json=True),
+        _int("time_created_ns", "when it was enqueued", "ns since the epoch"),
+        _int("time_discovered_started_ns", "when it was seen to have started", "ns since the epoch"),
+        _int("time_discovered_completed_ns", "when it was seen to be complete", "ns since the epoch"),
+        _int("duration_ns", "time on the device where the recorder measures it", "ns"),
+        _int("timeout_ms", "its limit", "ms"),
+        _int("retired", "1 where the watchdog has put it aside"),
+        _int("is_p2p", "1 for a send or recv"),
+        _text("frames", "Python stack of the call, where the dump has it", json=True),
+        _text("top_frame", "its innermost frame"),
+    ),
+    key_time=("snapshot_id", 1), optional=True,
+)  # fmt: skip
+
+PG_STATUS = Table(
+    "python", "torch_nccl_pg_status", "One row for every process group of a snapshot of torch's flight recorder.",
+    (
+        _int("snapshot_id", "when the snapshot was taken", "ns since the epoch"),
+        _int("rank", "rank"),
+        _int("world_size", "ranks of the job"),
+        _int("pg_id", "number of the process group in this process"),
+        _text("pg_name", "name of the process group"),
+        _text("pg_desc", "its description"),
+        _text("ranks", "global ranks of the process group", json=True),
+        _int("last_enqueued_collective", "sequence number of the newest that was enqueued"),
+        _int("last_started_collective", "of the newest that has started"),
+        _int("last_completed_collective", "of the newest that is complete"),
+    ),
+    key_time=("snapshot_id", 1), optional=True,
+)  # fmt: skip
+
+BACKTRACE = Table(
+    "python", "backtrace", "Stacks of the threads of a rank, taken from outside: one row for every frame.",
+    (
+        _int("tid", "thread id"),
+        _text("thread_name", "name of the thread"),
+        _int("depth", "0 for the innermost frame"),
+        _text("frame_type", "python or native"),
+        _text("func", "function"),
+        _text("file", "file of its code"),
+        _int("lineno", "line in the file"),
+        _int("ts", "when the stack was taken", "ns since the epoch"),
+    ),
+    key_time=("ts", 1), optional=True,
+)  # fmt: skip
+
+GPU_UTILIZATION = Table(
+    "gpu", "utilization", "Use and state of the accelerators of a node, sampled from outside.",
+    (
+        _int("ts", "when", "µs since the epoch"),
+        _text("backend", "cuda, rocm, …"),
+        _int("device_id", "number of the device on the node"),
+        _text("name", "name of the device"),
+        _int("free_bytes", "free memory", "bytes"),
+        _int("total_bytes", "memory", "bytes"),
+        _int("used_bytes", "used memory", "bytes"),
+        _float("mem_used_pct", "used memory", "%"),
+        _float("gpu_util_pct", "time in which a kernel ran", "%"),
+        _float("mem_controller_util_pct", "time in which memory was accessed", "%"),
+        _float("temperature_c", "temperature", "°C"),
+        _float("power_w", "power", "W"),
+        _text("throttle_reasons", "why clocks are lowered, comma-separated"),
+        _int("ecc_uncorrected", "uncorrected memory errors since the driver was loaded"),
+        _int("wall_ns", "time since the sample before", "ns"),
+    ),
+    scope="node", key_time=("ts", 1_000), optional=True,
+)  # fmt: skip
+
+GPU_DEVICES = Table(
+    "gpu", "devices", "The accelerators of a node.",
+    (
+        _int("device_id", "number of the device on the node"),
+        _text("backend", "cuda, rocm, …"),
+        _text("name", "name of the device"),
+        _text("chip", "model of the chip"),
+        _int("total_bytes", "memory", "bytes"),
+        _text("pci_bus_id", "address on the PCI bus"),
+        _text("uuid", "uuid of the device"),
+    ),
+    scope="node", optional=True,
+)  # fmt: skip
+
+KMSG = Table(
+    "process", "kmsg", "Messages of the kernel of a node.",
+    (
+        _int("timestamp", "when", "µs since the epoch"),
+        _text("facility", "facility, such as kern"),
+        _text("level", "emerg, alert, crit, err, warn, notice, info or debug"),
+        _text("message", "text"),
+    ),
+    scope="node", key_time=("timestamp", 1_000), optional=True,
+)  # fmt: skip
+
+NET_TCP = Table(
+    "net", "tcp", "The kernel's counters of the TCP connections of a rank.",
+    (
+        _int("ts", "when", "ns since the epoch"),
+        _int("rank", "rank"),
+        _text("peer_addr", "address of the other side"),
+        _float("busy_ms", "time with data in flight", "ms"),
+        _float("rwnd_limited_ms", "of it, stopped by the receiver's window", "ms"),
+        _float("sndbuf_limited_ms", "of it, stopped by the send buffer", "ms"),
+        _int("retrans", "segments that were sent again"),
+        _float("rtt_us", "round trip", "µs"),
+        _float("delivery_rate", "newest rate of delivery", "bytes/s"),
+    ),
+    key_time=("ts", 1), optional=True,
+)  # fmt: skip
+
+RDMA = Table(
+    "rdma", "mlx_hca", "Counters of the RDMA ports of a node.",
+    (
+        _int("ts", "when", "ns since the epoch"),
+        _text("hca_name", "name of the adapter"),
+        _int("port", "port"),
+        _int("port_rcv_packets", "packets received"),
+        _int("port_rcv_data", "data received", "4 bytes"),
+        _int("port_xmit_packets", "packets sent"),
+        _int("port_xmit_data", "data sent", "4 bytes"),
+        _int("link_downed", "how often the link went down"),
+        _int("np_cnp_sent", "congestion notifications sent"),
+        _int("np_ecn_marked_roce_packets", "packets that came marked"),
+        _float("rcv_pkts_rate", "packets received", "1/s"),
+        _float("snd_pkts_rate", "packets sent", "1/s"),
+    ),
+    scope="node", key_time=("ts", 1), optional=True,
+)  # fmt: skip
+
+_NCCL_PLACE = (
+    _int("rank", "rank"),
+    _int("tp_rank", "tensor-parallel rank"),
+    _int("pp_rank", "pipeline-parallel rank"),
+    _int("dp_rank", "data-parallel rank"),
+    _text("comm_hash", "hash of the communicator"),
+)
+
+NCCL_PROXY_OPS = Table(
+    "nccl", "proxy_ops", "One row for every network operation of NCCL's proxy threads.",
+    (
+        _int("ts", "when it was complete", "ns since the epoch"),
+        *_NCCL_PLACE,
+        _text("coll_func", "collective, such as AllReduce"),
+        _int("seq", "sequence number in the communicator"),
+        _int("channel_id", "channel"),
+        _int("peer", "rank of the other side"),
+        _int("is_send", "1 for a send"),
+        _int("n_steps", "steps of the operation"),
+        _int("trans_bytes", "bytes moved"),
+        _int("send_gpu_wait_ns", "waited for the own GPU to have data", "ns"),
+        _int("send_peer_wait_ns", "waited for the peer to be ready", "ns"),
+        _int("send_wait_ns", "waited for the network to take it", "ns"),
+        _int("recv_wait_ns", "waited for data of the peer", "ns"),
+        _int("recv_flush_wait_ns", "waited for the data to be visible to the GPU", "ns"),
+    ),
+    key_time=("ts", 1), optional=True,
+)  # fmt: skip
+
+NCCL_COLL_PERF = Table(
+    "nccl", "coll_perf", "One row for every operation that NCCL's profiler timed.",
+    (
+        _int("ts", "when it was complete", "ns since the epoch"),
+        *_NCCL_PLACE,
+        _int("n_ranks", "ranks of the communicator"),
+        _text("coll_func", "collective, such as AllReduce"),
+        _int("seq", "sequence number in the communicator"),
+        _int("is_p2p", "1 for a send or recv"),
+        _int("peer", "rank of the other side of a send or recv"),
+        _int("count", "elements"),
+        _int("msg_size_bytes", "size", "bytes"),
+        _text("dtype", "type of the elements"),
+        _text("algo", "algorithm"),
+        _text("proto", "protocol"),
+        _int("n_channels", "channels"),
+        _int("exec_time_ns", "time it took", "ns"),
+        _int("enqueue_time_ns", "time from call to start", "ns"),
+        _text("timing_source", "kernel_gpu, kernel_ch, proxy or enqueue"),
+        _float("algobw_gbps", "size over time", "GB/s"),
+    ),
+    key_time=("ts", 1), optional=True,
+)  # fmt: skip
+
+NCCL_INFLIGHT = Table(
+    "nccl", "inflight_ops", "Operations of NCCL that are under way.",
+    (
+        _int("ts", "when this was seen", "ns since the epoch"),
+        _int("rank", "rank"),
+        _text("comm_hash", "hash of the communicator"),
+        _text("coll_func", "collective, such as AllReduce"),
+        _int("seq", "sequence number in the communicator"),
+        _text("kind", "coll, p2p or proxy_op"),
+        _int("channel_id", "channel"),
+        _int("peer", "rank of the other side"),
+        _int("is_send", "1 for a send"),
+        _int("start_ns", "when it began", "ns since the epoch"),
+        _int("age_ns", "since when it is under way", "ns"),
+    ),
+    key_time=("ts", 1), optional=True,
+)  # fmt: skip
+
+NCCL_COUNTERS = Table(
+    "nccl", "profiler_counters", "What NCCL's profiler plugin says of itself.",
+    (
+        _int("ts", "when", "ns since the epoch"),
+        _int("rank", "rank"),
+        _int("rows_written", "rows written"),
+        _int("pool_exhausted", "events that found no room"),
+        _int("write_errors", "rows that could not be written"),
+        _int("filtered", "events that were not wanted"),
+        _int("ring_rows_overwritten", "rows overwritten before they were read"),
+        _int("coll_live", "collectives under way"),
+        _int("coll_cap", "most collectives at once"),
+        _int("proxy_live", "network operations under way"),
+        _int("proxy_cap", "most network operations at once"),
+    ),
+    key_time=("ts", 1), optional=True,
+)  # fmt: skip
+
+NCCL_NET_QP = Table(
+    "nccl", "net_qp", "One row for every work request of an RDMA queue pair.",
+    (
+        _int("ts", "when it was complete", "ns since the epoch"),
+        _int("rank", "rank"),
+        _text("device", "adapter"),
+        _int("qp_num", "number of the queue pair"),
+        _int("wr_id", "number of the work request"),
+        _text("opcode", "operation"),
+        _int("length", "size", "bytes"),
+        _int("duration_ns", "time it took", "ns"),
+    ),
+    key_time=("ts", 1), optional=True,
+)  # fmt: skip
+
 REGISTRY: Mapping[str, Table] = {
     t.full_name: t
     for t in (
         NODES, COMM_COLLECTIVE, TRACE_EVENT, STEP_TIMING, CHECKPOINT, PROCESS_EXIT, PROCESS_RANK, CPU_UTILIZATION,
+        TORCH_TRACE, FLIGHT_RECORD, PG_STATUS, BACKTRACE, GPU_UTILIZATION, GPU_DEVICES, KMSG, NET_TCP, RDMA,
+        NCCL_PROXY_OPS, NCCL_COLL_PERF, NCCL_INFLIGHT, NCCL_COUNTERS, NCCL_NET_QP,
     )
 }  # fmt: skip
 """Every table known by name, as `schema.name`. A probe may offer further ones; the gateway learns their columns from it."""

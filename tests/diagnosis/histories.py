@@ -42,7 +42,7 @@ def slowed(base: OwnTime, ranks: Collection[int], extra_ms: float, since: int = 
 
 @dataclass
 class History:
-    """A job: rows per rank and table, its roster, and which nodes do not answer."""
+    """A job: rows per table and rank (in tables of a node: per node), its roster, and which nodes do not answer."""
 
     world: int
     nodes: int
@@ -71,18 +71,23 @@ class History:
     def table(self, table: Table, ranks: Collection[int]) -> pa.Table:
         columns = [*TAGS, *table.columns]
         data: dict[str, list[Any]] = {c.name: [] for c in columns}
-        for rank in sorted(ranks):
+        of_node = table.scope == "node"
+        for key in sorted({self.node_of(r) for r in ranks} if of_node else ranks):
+            rank, node = (None, key) if of_node else (key, self.node_of(key))
             tags = {
-                "_host": self.host(rank), "_addr": f"http://{self.host(rank)}:8701", "_rank": rank,
-                "_node_rank": self.node_of(rank), "_local_rank": rank, "_role": self.roles.get(rank), "_generation": "g1",
+                "_host": f"n{node}", "_addr": f"http://n{node}:8701", "_rank": rank, "_node_rank": node,
+                "_local_rank": rank, "_role": None if rank is None else self.roles.get(rank),
+                "_generation": None if of_node else "g1",
             }  # fmt: skip
-            for row in self.rows.get(table.full_name, {}).get(rank, []):
+            for row in self.rows.get(table.full_name, {}).get(key, []):
                 for column in columns:
                     data[column.name].append(tags.get(column.name, row.get(column.name)))
         return pa.table([pa.array(data[c.name], arrow_type(c.type)) for c in columns], names=[c.name for c in columns])
 
     def tables(self, ranks: Collection[int]) -> dict[str, pa.Table]:
-        return {n: self.table(t, ranks) for n, t in REGISTRY.items() if t.scope == "rank"}
+        """What the nodes of these ranks hold. An optional table is there only where the history has it."""
+        held = [t for n, t in REGISTRY.items() if (n in self.rows if t.optional else t.scope == "rank")]
+        return {t.full_name: self.table(t, ranks) for t in held}
 
     def present(self, node: int | None = None) -> list[int]:
         missing = {r for r, s in self.roster.items() if s is RankStatus.MISSING}
@@ -130,7 +135,7 @@ def running(
     rng = random.Random(seed)
     own = own or steady()
     phases = {0: "warmup", **(phases or {})}
-    history = History(world, nodes, {t: {} for t in REGISTRY})
+    history = History(world, nodes, {n: {} for n, t in REGISTRY.items() if not t.optional})
     durations: list[float] = []
     timing: dict[int, list[dict[str, Any]]] = {r: [] for r in range(world)}
     end_ns = NOW_NS - int(steps * 30e6)

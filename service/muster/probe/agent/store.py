@@ -53,7 +53,7 @@ class Store:
         self._next_life = 1
         self._in_flight: dict[int, list[dict[str, Any]]] = {}
         for table in REGISTRY.values():
-            if table.scope == "rank" and table is not PROCESS_RANK:
+            if table.scope == "rank" and not table.optional and table is not PROCESS_RANK:
                 self._create(table)
 
     def close(self) -> None:

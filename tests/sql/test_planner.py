@@ -36,7 +36,9 @@ def plan_of(planner: Planner, *sql: str, params: Mapping[str, object] | None = N
 def test_rule_gives_the_expected_fragments(planner: Planner, rule: str, case: dict[str, object]) -> None:
     plan = plan_of(planner, str(case["sql"]), params={"step_window": 200})
     found = [
-        {"route": str(f.route), "wave": i, "sql": f.sql} | ({"ranks": sorted(f.ranks)} if f.ranks is not None else {})
+        {"route": str(f.route), "wave": i, "sql": f.sql}
+        | ({"ranks": sorted(f.ranks)} if f.ranks is not None else {})
+        | ({"why": f.reason} if f.reason else {})
         for i, wave in enumerate(plan.waves, 1)
         for f in wave.fragments
     ]
@@ -89,7 +91,7 @@ def test_job_health_moves_aggregates_only(planner: Planner) -> None:
     )
     assert len(plan.waves) == 2
     assert {t for f in plan.fragments if f.route is Route.GATHER for t in f.tables} == {"process.rank"}
-    assert [m.nodes for m in plan.merges] == [True, False, False]
+    assert [m.relations for m in plan.merges] == [("cluster.nodes",), (), ()]
 
 
 @pytest.mark.parametrize(

@@ -39,8 +39,15 @@ def mentioned_columns(tree: exp.Expr, table: exp.Table, columns: list[str]) -> l
     """Those of a table's columns that the statement can need: all where a star may mean them, else all it names."""
     if _needs_all(tree, table, {c.lower() for c in columns}):
         return columns
-    names = {i.name.lower() for i in tree.find_all(exp.Identifier) if not _names_relation(i)}
+    alias = table.alias_or_name.lower()
+    names = {i.name.lower() for i in tree.find_all(exp.Identifier) if not _names_relation(i) and not _anothers(i, alias)}
     return [c for c in columns if c.lower() in names]
+
+
+def _anothers(node: exp.Identifier, alias: str) -> bool:
+    """Whether a name is a column that says that it belongs to a relation of another name."""
+    column = node.parent
+    return isinstance(column, exp.Column) and node.arg_key == "this" and column.table.lower() not in ("", alias)
 
 
 def _names_relation(node: exp.Identifier) -> bool:

@@ -14,8 +14,9 @@ from muster.errors import Busy, MusterError, OverBudget, StatementFailed
 from muster.federation.adapt import Adapted, adapted
 from muster.federation.coverage import Outcome, outcome_of, state_of
 from muster.federation.shards.base import Shard, ShardFactory
-from muster.model import ColumnType, JobView, RankState, ShardInfo
+from muster.model import ColumnType, JobView, RankInfo, RankState, ShardInfo
 from muster.protocol import RankRef, SubQuery
+from muster.sql.plan import Pin
 
 _RESERVE = 0.15  # of the time that is left, for merging
 
@@ -38,6 +39,11 @@ class Ask:
     schema: pa.Schema
     ranks: frozenset[int] | None
     tables: tuple[str, ...]
+    pins: tuple[Pin, ...] = ()
+
+    def concerns(self, rank: int, tags: Mapping[str, int | str | None]) -> bool:
+        """Whether a rank can have rows for it."""
+        return (self.ranks is None or rank in self.ranks) and all(p.admits(tags.get(p.tag)) for p in self.pins)
 
 
 class Gate:
@@ -65,6 +71,7 @@ class _Wave:
     """One wave under way."""
 
     generations: Mapping[int, str | None]
+    tags: Mapping[int, Mapping[str, int | str | None]]
     planned: Mapping[str, tuple[ColumnType, ...]]
     budget: Budget
     deadline_s: float
@@ -98,6 +105,7 @@ class FanOut:
         """
         wave = _Wave(
             generations={r.rank: r.generation for r in view.ranks},
+            tags={r.rank: _tags(r) for r in view.ranks} if any(a.pins for a in asks) else {},
             planned=planned,
             budget=budget,
             deadline_s=max(0.05, (until - time.monotonic()) * (1 - _RESERVE)),
@@ -117,7 +125,8 @@ class FanOut:
         """Ask one shard for whatever concerns it. Fragments that want other ranks of it go in requests of their own."""
         by_ranks: dict[tuple[int, ...], list[tuple[Ask, Adapted]]] = {}
         for ask in asks:
-            mine = info.ranks if ask.ranks is None else tuple(r for r in info.ranks if r in ask.ranks)
+            free = ask.ranks is None and not ask.pins
+            mine = info.ranks if free else tuple(r for r in info.ranks if ask.concerns(r, wave.tags.get(r, {})))
             pruned = tuple(r for r in info.ranks if r not in mine)
             if pruned:
                 wave.outcomes[ask.id].append(Outcome(info, pruned, RankState.PRUNED))
@@ -153,6 +162,16 @@ class FanOut:
         if sum(wave.moved.values()) > wave.budget.total_bytes and wave.over is None:
             wave.over = _over_budget([a for a, _ in asks], wave)
             wave.scope.cancel()
+
+
+def _tags(rank: RankInfo) -> dict[str, int | str | None]:
+    return {
+        "_rank": rank.rank,
+        "_host": rank.host,
+        "_node_rank": rank.node_rank,
+        "_local_rank": rank.local_rank,
+        "_role": rank.role,
+    }
 
 
 def _without(info: ShardInfo, ranks: tuple[int, ...], own: Adapted) -> Outcome:

@@ -14,6 +14,7 @@ from muster.sql.bind import Binder
 from muster.sql.dialect import write
 from muster.sql.placement import OWNER
 from muster.sql.plan import Catalogue, Fragment, Route, Scalar, Wave
+from muster.sql.prune import pins_of, ranks_of
 from muster.sql.scalars import null, placeholders, replace
 from muster.sql.scopes import cte_of, drop_unused, fed_tables, table_key
 from muster.tables import GATEWAY_TABLES, REGISTRY
@@ -38,12 +39,17 @@ class Builder:
         columns: Sequence[ColumnType],
         route: Route,
         *,
-        ranks: frozenset[int] | None = None,
+        tagged: Sequence[exp.Expr] = (),
         pushed_filter: Sequence[exp.Expr] = (),
         pushed_columns: Sequence[str] = (),
         reason: str | None = None,
     ) -> Fragment:
-        """Add a fragment: `tree` over `tables`, restricted to the coordinator where the statement is."""
+        """Add a fragment: `tree` over `tables`, restricted to the coordinator where the statement is.
+
+        `tagged` are conditions that all of its rows satisfy and in which a tag's name means the tag: ranks are pruned by
+        them.
+        """
+        ranks, pins = ranks_of(tagged), pins_of(tagged)
         if not self.use_global:
             tree = restricted(tree, tables)
             ranks = frozenset({0})
@@ -59,6 +65,7 @@ class Builder:
             route=route,
             scalars=placeholders(tree),
             ranks=ranks,
+            pins=tuple(p for p in pins if p.tag != "_rank" or p.values is None),
             pushed_filter=" AND ".join(write(c) for c in pushed_filter) or None,
             pushed_columns=tuple(pushed_columns),
             reason=reason,

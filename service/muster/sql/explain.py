@@ -52,6 +52,8 @@ def _fragment_lines(fragment: Fragment) -> list[str]:
         lines.append(f"│  │     columns: {', '.join(fragment.pushed_columns)}")
     if fragment.ranks is not None:
         lines.append(f"│  │     ranks: {', '.join(map(str, sorted(fragment.ranks))) or 'none'}")
+    if fragment.pins:
+        lines.append(f"│  │     only: {'; '.join(map(str, fragment.pins))}")
     if fragment.reason:
         lines.append(f"│  │     because: {fragment.reason}")
     lines.append(f"│  │     {fragment.sql}")
@@ -68,6 +70,7 @@ def _fragment(fragment: Fragment) -> dict[str, Any]:
         "pushed_filter": fragment.pushed_filter,
         "pushed_columns": list(fragment.pushed_columns),
         "ranks": sorted(fragment.ranks) if fragment.ranks is not None else None,
+        "pruned_by": [str(p) for p in fragment.pins],
         "scalars": list(fragment.scalars),
         "reason": fragment.reason,
     }

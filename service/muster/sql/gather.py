@@ -62,7 +62,7 @@ def _gather(tree: exp.Query, table: exp.Table, key: str, builder: Builder, reaso
         query,
         [types[n] for n in wanted],
         Route.GATHER,
-        ranks=pushed.ranks,
+        tagged=pushed.conditions,
         pushed_filter=pushed.conditions,
         pushed_columns=wanted if len(wanted) < len(names) else (),
         reason=reason,

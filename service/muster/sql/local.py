@@ -17,7 +17,6 @@ from muster.sql.builder import Builder, column, identifier, relation, standalone
 from muster.sql.functions import words
 from muster.sql.placement import Placement, place_select
 from muster.sql.plan import Fragment, Route
-from muster.sql.pushdown import ranks_of
 from muster.sql.scopes import (
     conjuncts,
     function_name,
@@ -102,7 +101,7 @@ def _fragment(
         query,
         types,
         Route.TOPK if finish.top is not None else Route.LOCAL,
-        ranks=ranks_of(conditions),
+        tagged=conditions,
         pushed_filter=conditions,
         pushed_columns=tuple(n for n in (output_name(p) for p in select.expressions) if n),
     )

@@ -19,7 +19,6 @@ from muster.sql.dialect import write
 from muster.sql.grouping import Grouping, grouping_of
 from muster.sql.placement import PlacedFrom, place_from
 from muster.sql.plan import Fragment, Route
-from muster.sql.pushdown import ranks_of
 from muster.sql.regroup import Values, is_over_distinct, regrouped
 from muster.sql.scalars import null
 from muster.sql.scopes import (
@@ -208,7 +207,7 @@ def _fragment(select: exp.Select, parts: _Parts, base: PlacedFrom, builder: Buil
         query,
         columns,
         Route.PARTIAL,
-        ranks=ranks_of(conditions) if base.depth == 0 else None,
+        tagged=conditions if base.depth == 0 else (),
         pushed_filter=conditions,
         pushed_columns=[write(k) for k in keys],
     )

@@ -71,11 +71,39 @@ class Scalar:
 
 
 @dataclass(frozen=True, slots=True)
+class Pin:
+    """What a filter says of a tag column: one of `values`, or within `low` and `high` (both inclusive, None: open)."""
+
+    tag: str
+    values: frozenset[int | str] | None = None
+    low: int | None = None
+    high: int | None = None
+
+    def admits(self, value: int | str | None) -> bool:
+        """Whether rows of a rank with this tag can pass. A tag that is not known might be anything."""
+        if value is None:
+            return True
+        if self.values is not None:
+            return value in self.values
+        if not isinstance(value, int):
+            return True
+        return (self.low is None or value >= self.low) and (self.high is None or value <= self.high)
+
+    def __str__(self) -> str:
+        if self.values is not None:
+            return f"{self.tag} in {', '.join(map(str, sorted(self.values, key=str)))}"
+        return f"{self.tag} from {self.low if self.low is not None else 0}" + (
+            f" to {self.high}" if self.high is not None else ""
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Fragment:
     """SQL for the shards. Equal fragments have equal ids and are fetched once.
 
     `sql` names tables as `schema.table` with the tags as ordinary columns, and holds `$id` for each of `scalars`.
-    `tables` are those that it reads. `ranks` limits it to those ranks (pruning); None means all.
+    `tables` are those that it reads. `ranks` limits it to those ranks (pruning; None means all),
+    `pins` to ranks whose tags they admit.
     """
 
     id: str
@@ -85,6 +113,7 @@ class Fragment:
     route: Route
     scalars: tuple[str, ...] = ()
     ranks: frozenset[int] | None = None
+    pins: tuple[Pin, ...] = ()
     pushed_filter: str | None = None
     pushed_columns: tuple[str, ...] = ()
     reason: str | None = None  # why no better route was taken

@@ -29,10 +29,9 @@ _OPAQUE = (exp.Query, exp.Exists, exp.Window, exp.Star, exp.Lambda, exp.Comprehe
 
 @dataclass(frozen=True, slots=True)
 class Pushed:
-    """Conditions for the shard, over bare columns of the table, and the ranks that can hold such rows (None: any)."""
+    """Conditions for the shard, over bare columns of the table."""
 
     conditions: tuple[exp.Expr, ...] = ()
-    ranks: frozenset[int] | None = None
 
 
 def mentioned_columns(tree: exp.Expr, table: exp.Table, columns: list[str]) -> list[str]:
@@ -103,7 +102,7 @@ def pushed_conditions(table: exp.Table, own: list[str], others: dict[str, set[st
         alone = _alone(condition, mine.alias, names, hidden, unknown)
         if alone is not None:
             kept.append(alone)
-    return Pushed(tuple(kept), ranks_of(kept))
+    return Pushed(tuple(kept))
 
 
 _PLAIN = (
@@ -122,7 +121,7 @@ def same_everywhere(pushed: Pushed, types: Mapping[str, ColumnType]) -> Pushed:
         and all(kinds.get(n.name.lower()) in INTEGERS for n in c.find_all(exp.Column))
         and not any(n.is_string for n in c.find_all(exp.Literal) if not isinstance(n.parent, exp.Cast))
     ]
-    return Pushed(tuple(kept), pushed.ranks)
+    return Pushed(tuple(kept))
 
 
 def _keeps_all_rows(found: list[Source], mine: Source) -> bool:
@@ -171,41 +170,3 @@ def _alone(condition: exp.Expr, alias: str, own: set[str], hidden: set[str], unk
 def _is_plain_call(node: exp.Expr) -> bool:
     name = function_name(node)
     return name is None or (name in functions().scalar and name not in ("unnest", "columns", "grouping", "grouping_id"))
-
-
-def ranks_of(conditions: list[exp.Expr]) -> frozenset[int] | None:
-    """Ranks that can satisfy the conditions, where they fix `_rank` by literals; None where they do not."""
-    ranks: frozenset[int] | None = None
-    for condition in conditions:
-        found = _ranks(condition)
-        if found is not None:
-            ranks = found if ranks is None else ranks & found
-    return ranks
-
-
-def _ranks(condition: exp.Expr) -> frozenset[int] | None:
-    if isinstance(condition, exp.EQ):
-        sides = [condition.this, condition.expression]
-        for column, value in (sides, sides[::-1]):
-            number = _whole(value)
-            if _is_rank(column) and number is not None:
-                return frozenset({number})
-    if isinstance(condition, exp.In) and _is_rank(condition.this) and condition.expressions:
-        numbers = [_whole(v) for v in condition.expressions]
-        if all(n is not None for n in numbers):
-            return frozenset(n for n in numbers if n is not None)
-    return None
-
-
-def _is_rank(node: exp.Expr) -> bool:
-    return isinstance(node, exp.Column) and node.name.lower() == "_rank"
-
-
-def _whole(node: exp.Expr) -> int | None:
-    """A whole number, written out or as a bound parameter."""
-    if isinstance(node, exp.Cast) and str(node.to.this.value).upper() == "BIGINT" and isinstance(node.this, exp.Literal):
-        node = node.this
-        return int(node.this) if node.this.removeprefix("-").isdigit() else None
-    if isinstance(node, exp.Literal) and not node.is_string and node.this.isdigit():
-        return int(node.this)
-    return None

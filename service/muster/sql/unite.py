@@ -15,7 +15,7 @@ from sqlglot import exp
 
 from muster.model import ColumnType
 from muster.sql.dialect import DIALECT, write
-from muster.sql.plan import Fragment, Merge, Plan, Route, Scalar, Wave
+from muster.sql.plan import Fragment, Merge, Pin, Plan, Route, Scalar, Wave
 from muster.sql.scopes import conjuncts
 
 
@@ -52,13 +52,13 @@ def united(plan: Plan, order: Mapping[str, list[str]]) -> Plan:
 
 
 def _unite_wave(wave: Wave, order: Mapping[str, list[str]]) -> tuple[tuple[Fragment, ...], dict[str, str]]:
-    groups: dict[tuple[str, frozenset[int] | None], list[Fragment]] = {}
+    groups: dict[tuple[str, frozenset[int] | None, tuple[Pin, ...]], list[Fragment]] = {}
     for fragment in wave.fragments:
         if fragment.route is Route.GATHER:
-            groups.setdefault((fragment.tables[0], fragment.ranks), []).append(fragment)
+            groups.setdefault((fragment.tables[0], fragment.ranks, fragment.pins), []).append(fragment)
     made: dict[str, Fragment] = {}
     renamed: dict[str, str] = {}
-    for (table, _), found in groups.items():
+    for (table, _, _), found in groups.items():
         for rows in _served([_apart(f) for f in found]) if len(found) > 1 else []:
             if rows.serves:
                 fragment = _rebuilt(rows, order[table])

@@ -11,7 +11,7 @@ import duckdb
 import pyarrow as pa
 
 from muster.engine import arrow_of, engine_name, open_engine, profile_of, quote
-from muster.errors import MusterError, SqlBind, StatementFailed
+from muster.errors import MusterError, OverBudget, SqlBind, StatementFailed
 from muster.federation.shards.base import SubAnswer
 from muster.model import ColumnType, ShardInfo, ShardKind
 from muster.protocol import RankRef, SubQuery
@@ -71,6 +71,11 @@ class LocalShard:
             return SubAnswer(query.id, error=SqlBind(_line(error)), ranks=tuple(ranks), as_of=now)
         except duckdb.Error as error:
             return SubAnswer(query.id, error=StatementFailed(_line(error)), ranks=tuple(ranks), as_of=now)
+        if table.num_rows > query.max_rows or table.nbytes > query.max_bytes:
+            over = OverBudget(
+                f"{table.num_rows:,} rows of {table.nbytes:,} bytes, at most {query.max_rows:,} and {query.max_bytes:,}."
+            )
+            return SubAnswer(query.id, error=over, ranks=tuple(ranks), as_of=now)
         return SubAnswer(query.id, table=table, ranks=tuple(ranks), as_of=now, nbytes=table.nbytes)
 
     def _columns(self, name: str) -> tuple[ColumnType, ...]:

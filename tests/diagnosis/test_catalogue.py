@@ -88,7 +88,7 @@ def test_an_unknown_diagnosis_names_the_nearest(catalogue: DiagnosisCatalogue) -
 
 def test_a_directory_of_ones_own_adds_to_the_packaged_ones(tmp_path: Path) -> None:
     write(tmp_path, diagnosis())
-    assert set(load([tmp_path]).ids) == {"job_health", "probe"}
+    assert set(load([tmp_path]).ids) == {*load().ids, "probe"}
 
 
 def test_a_later_directory_replaces_an_earlier_file(tmp_path: Path) -> None:
@@ -133,6 +133,8 @@ def test_an_unknown_key_names_its_line(tmp_path: Path) -> None:
         (diagnosis(steps=[]), "steps"),
         (diagnosis(checks=[{"name": "old", "title": TEXT, "step": "none"}]), "names the step none"),
         (diagnosis(derived=[{"name": "ages", "doc": "x", "sql": "SELECT 1"}]), "is there twice"),
+        (diagnosis(imports={"none": ["x"]}), "there is no diagnosis none"),
+        (diagnosis(checks=[{"name": "old", "title": TEXT, "step": "ages", "needs": ["gpu.devices"]}]), "is not read"),
         (diagnosis(derived=[{"name": "roster", "doc": "x", "sql": "SELECT 1"}]), "every diagnosis has"),
         (diagnosis(derived=[{"name": "d", "doc": "x", "sql": "SELECT nothing FROM ages"}]), "nothing"),
         (diagnosis(derived=[{"name": "d", "doc": "x", "sql": "DROP TABLE ages"}]), "exactly one SELECT"),

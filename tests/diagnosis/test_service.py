@@ -88,7 +88,7 @@ def test_several_diagnoses_share_their_round_trips_and_the_worst_decides(ask: An
 
 
 def test_all_means_every_diagnosis(ask: Any) -> None:
-    assert set(ask(running(3, steps=30), "all").diagnoses) == {"job_health", *(f["id"] for f in FILES)}
+    assert {"job_health", *(f["id"] for f in FILES)} <= set(ask(running(3, steps=30), "all").diagnoses)
 
 
 def test_a_required_step_that_fails_makes_unknown_and_says_why(ask: Any) -> None:
@@ -98,10 +98,11 @@ def test_a_required_step_that_fails_makes_unknown_and_says_why(ask: Any) -> None
     assert e.steps[0].error is not None
 
 
-def test_an_optional_step_that_fails_leaves_the_verdict_alone_and_says_why(ask: Any) -> None:
+def test_an_optional_step_that_fails_leaves_the_verdict_to_what_else_was_asked_and_says_why(ask: Any) -> None:
     e = ask(running(3, steps=30), "optional_step")
-    assert (e.status, e.checks[0].status, gate(e)) == (Status.PASS, Status.UNKNOWN, "step_failed")
+    assert (e.status, e.checks[0].status, gate(e)) == (Status.UNKNOWN, Status.UNKNOWN, "step_failed")
     assert e.notes
+    assert ask(running(3, steps=30), "sound", "optional_step").status is Status.PASS
 
 
 def test_a_finding_that_cannot_be_computed_closes_its_check(ask: Any) -> None:
@@ -111,7 +112,7 @@ def test_a_finding_that_cannot_be_computed_closes_its_check(ask: Any) -> None:
 
 def test_a_derived_table_that_cannot_be_computed_closes_what_reads_it(ask: Any) -> None:
     e = ask(running(3, steps=30), "broken_table")
-    assert (e.status, gate(e)) == (Status.PASS, "statement_failed")
+    assert (e.status, gate(e)) == (Status.UNKNOWN, "statement_failed")
     assert "Could not convert" in (e.checks[0].output or "")
 
 

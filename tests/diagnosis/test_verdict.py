@@ -48,7 +48,13 @@ def test_coverage_and_gates_can_only_worsen(severities: list[Severity], gated: b
 
 def test_a_gate_of_an_optional_check_leaves_the_verdict_alone() -> None:
     optional = replace(CHECK, required=False, gate="timing")
-    assert status_of([], [optional], phase=Phase.RUNNING, enough=True) is Status.PASS
+    assert status_of([], [optional, CHECK], phase=Phase.RUNNING, enough=True) is Status.PASS
+
+
+@pytest.mark.parametrize("phase", [Phase.RUNNING, Phase.FINISHED])
+def test_nothing_but_stopped_checks_is_never_a_pass(phase: Phase) -> None:
+    optional = replace(CHECK, required=False, gate="not_recorded")
+    assert status_of([], [optional, optional], phase=phase, enough=True) is Status.UNKNOWN
     assert status_of([], [replace(optional, required=True)], phase=Phase.RUNNING, enough=True) is Status.UNKNOWN
 
 

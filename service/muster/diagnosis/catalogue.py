@@ -13,32 +13,34 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import muster
+from muster.diagnosis.imports import expanded
 from muster.diagnosis.params import parse
 from muster.diagnosis.schema import LANGS, Diagnosis, Parameter
 from muster.diagnosis.source import Path_, Source
 from muster.diagnosis.template import fields
-from muster.diagnosis.workspace import COVERAGE, ROSTER, Desk, Workspace
+from muster.diagnosis.workspace import COVERAGE, RECORDED, ROSTER, Desk, Workspace
 from muster.errors import ConfigError, DiagnosisNotFound, MusterError, SqlBind
 from muster.model import ColumnType, Kind, Severity
-from muster.sql import params
+from muster.sql import information, params
 from muster.sql.bind import Binder
 from muster.sql.dialect import write
 from muster.sql.guard import guard
 from muster.sql.plan import Catalogue, ParamValue
-from muster.tables import NODES, REGISTRY
+from muster.tables import GATEWAY_TABLES, REGISTRY
 
 PACKAGED = Path(muster.__file__).parent / "_queries"
 _SAMPLES: Mapping[str, ParamValue] = {"int": 1, "float": 1.0, "bool": True, "text": "x"}
-_TYPED = {"ranks": "[]", "victims": "[]", "hosts": "VARCHAR[]"}
+_TYPED = {"ranks": "[]", "victims": "[]", "hosts": "VARCHAR[]", "next": "VARCHAR[]"}
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A diagnosis, where it came from, and the columns of each step's result."""
+    """A diagnosis, where it came from, and of each step the columns of its result and the tables of the job it reads."""
 
     diagnosis: Diagnosis
     path: Path
     columns: Mapping[str, tuple[ColumnType, ...]]
+    tables: Mapping[str, frozenset[str]]
 
 
 class DiagnosisCatalogue:
@@ -74,6 +76,19 @@ def load(dirs: Sequence[Path] = (), *, packaged: bool = True) -> DiagnosisCatalo
 
     Raises ConfigError naming file and line.
     """
+    sources = read(dirs, packaged=packaged)
+    binder = Binder(
+        Catalogue({t.full_name: tuple(ColumnType(c.name, c.type) for c in t.columns) for t in REGISTRY.values()})
+    )
+    desk = Desk(memory_limit="128MB")
+    try:
+        return DiagnosisCatalogue([check(source, binder, desk) for source in sources.values()])
+    finally:
+        desk.close()
+
+
+def read(dirs: Sequence[Path] = (), *, packaged: bool = True) -> dict[str, Source]:
+    """The files that `load` checks, by id, with what they import. Raises ConfigError naming file and line."""
     sources: dict[str, Source] = {}
     for directory in [*([PACKAGED] if packaged else []), *dirs]:
         if not directory.is_dir():
@@ -86,24 +101,19 @@ def load(dirs: Sequence[Path] = (), *, packaged: bool = True) -> DiagnosisCatalo
                 raise source.error(("id",), f"{id} is also the id of {here[id].path.name}")
             here[id] = source
         sources |= here
-    binder = Binder(
-        Catalogue({t.full_name: tuple(ColumnType(c.name, c.type) for c in t.columns) for t in REGISTRY.values()})
-    )
-    desk = Desk(memory_limit="128MB")
-    try:
-        return DiagnosisCatalogue([_check(source, binder, desk) for source in sources.values()])
-    finally:
-        desk.close()
+    for source, diagnosis in [(s, expanded(s, sources)) for s in sources.values()]:
+        source.expand(diagnosis)
+    return sources
 
 
-def _check(source: Source, binder: Binder, desk: Desk) -> Loaded:
+def check(source: Source, binder: Binder, desk: Desk) -> Loaded:
     diagnosis = source.diagnosis
     _check_parameters(source)
     columns: dict[str, tuple[ColumnType, ...]] = {}
-    used: set[str] = set()
+    tables: dict[str, frozenset[str]] = {}
     for i, step in enumerate(diagnosis.steps):
-        columns[step.name] = _bind_step(source, i, binder, used)
-    used.discard(NODES.full_name)
+        columns[step.name], tables[step.name] = _bind_step(source, i, binder)
+    used = frozenset().union(*tables.values())
     missing = used - set(diagnosis.requires)
     idle = set(diagnosis.requires) - used
     if missing or idle:
@@ -111,14 +121,21 @@ def _check(source: Source, binder: Binder, desk: Desk) -> Loaded:
             f"{', '.join(sorted(missing))} is read but not named" if missing else f"{', '.join(sorted(idle))} is not read"
         )
         raise source.error(("requires",), f"requires: {what}")
+    for i, question in enumerate(diagnosis.checks):
+        unread = set(question.needs) - used
+        if unread:
+            raise source.error(
+                ("checks", i, "needs"), f"check {question.name}: {', '.join(sorted(unread))} is not read by any step"
+            )
     with desk.workspace(30.0) as workspace:
         for name, step_columns in columns.items():
             workspace.add(name, step_columns, None)
         workspace.add("roster", ROSTER, None)
         workspace.add("coverage", COVERAGE, None)
+        workspace.add("recorded", RECORDED, None)
         workspace.add_params(diagnosis.parameters, {n: p.default for n, p in diagnosis.parameters.items()})
         _check_local(source, workspace, columns)
-    return Loaded(diagnosis, source.path, columns)
+    return Loaded(diagnosis, source.path, columns, tables)
 
 
 def _check_parameters(source: Source) -> None:
@@ -130,18 +147,20 @@ def _check_parameters(source: Source) -> None:
                 raise source.error(("parameters", name, "default"), f"the default does not fit: {error.detail}") from None
 
 
-def _bind_step(source: Source, i: int, binder: Binder, used: set[str]) -> tuple[ColumnType, ...]:
+def _bind_step(source: Source, i: int, binder: Binder) -> tuple[tuple[ColumnType, ...], frozenset[str]]:
+    """Columns of a step's result, and the tables of the job that it reads."""
     step = source.diagnosis.steps[i]
     place: Path_ = ("steps", i, "sql")
     declared = step.columns
     try:
         guarded = guard(step.sql, tables=None if declared else binder.names)
-        used |= guarded.tables
+        used = frozenset(guarded.tables) - GATEWAY_TABLES.keys()
         if declared:
-            return tuple(ColumnType(n, t) for n, t in declared.items())
-        binder.prepare(guarded.tables)
+            return tuple(ColumnType(n, t) for n, t in declared.items()), used
+        information.rename(guarded.tree)
+        binder.prepare({information.planned(t) for t in guarded.tables})
         params.bind(guarded.tree, {n: _sample(p) for n, p in source.diagnosis.parameters.items()})
-        return binder.describe(write(guarded.tree))
+        return binder.describe(write(guarded.tree)), used
     except MusterError as error:
         hint = error.hint or ""
         if isinstance(error, SqlBind) and "table" in error.extra:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -13,12 +13,13 @@ import pyarrow as pa
 
 from muster.diagnosis.catalogue import Loaded
 from muster.diagnosis.evaluation import CheckResult
+from muster.diagnosis.recording import how_to_record
 from muster.diagnosis.schema import Check, Lang
 from muster.diagnosis.schema import Finding as Rule
 from muster.diagnosis.template import render
 from muster.diagnosis.texts import one_line, say
 from muster.diagnosis.verdict import check_status, uncovered
-from muster.diagnosis.workspace import COVERAGE, ROSTER, Workspace
+from muster.diagnosis.workspace import COVERAGE, RECORDED, ROSTER, Workspace
 from muster.engine import quote
 from muster.errors import MusterError
 from muster.federation.service import StatementResult
@@ -78,13 +79,17 @@ def apply(
         workspace.add(name, columns, results[name].table)
     workspace.add("roster", ROSTER, roster)
     workspace.add_rows("coverage", COVERAGE, _coverage_rows(loaded, results, view))
+    held = _recorded(loaded, view)
+    workspace.add_rows("recorded", RECORDED, held)
     workspace.add_params(diagnosis.parameters, values)
     for check in diagnosis.checks:
         coverage = results[check.step].coverage
         if uncovered(coverage, view):
             outcome.gaps[check.name] = (coverage.answered, coverage.world_size)
         error = results[check.step].error
-        if error is not None:
+        if absent := _absent(check, loaded, {name for name, _, _ in held}, view):
+            outcome.gates[check.name] = ("not_recorded", how_to_record(absent, diagnosis.recording, lang))
+        elif error is not None:
             text = say(lang, "step_failed", step=check.step, error=one_line(error.detail))
             outcome.gates[check.name] = ("step_failed", text)
     broken: dict[str, MusterError] = {}
@@ -154,7 +159,7 @@ def _finding(rule: Rule, row: Mapping[str, Any], loaded: Loaded, workspace: Work
         evidence=_evidence(rule, (*ranks, *(v for v in victims if v not in ranks)), loaded, workspace),
         onset_step=row.get("onset_step"),
         onset_time=None if onset is None else datetime.fromtimestamp(onset / 1e9, UTC),
-        next=tuple(rule.next),
+        next=tuple(dict.fromkeys([*(row.get("next") or ()), *rule.next])),
     )
 
 
@@ -185,6 +190,27 @@ def _number(value: Any) -> float | int | str | None:
     if value is None or isinstance(value, int | float | str):
         return value
     return str(value)
+
+
+def _recorded(loaded: Loaded, view: JobView) -> list[tuple[str, int, str]]:
+    """Which of the tables that the diagnosis reads are offered for which rank; a shard that has not said offers all."""
+    wanted = sorted(loaded.diagnosis.requires)
+    return [
+        (name, rank, shard.host)
+        for shard in view.shards
+        for name in wanted
+        if shard.tables is None or name in shard.tables
+        for rank in shard.ranks
+    ]
+
+
+def _absent(check: Check, loaded: Loaded, held: Collection[str], view: JobView) -> list[str]:
+    """The tables for want of which a check cannot conclude. Where there is no shard at all, that is not why."""
+    if not view.shards:
+        return []
+    read = loaded.tables[check.step]
+    lacking = sorted(t for t in check.needs if t not in held)
+    return lacking or (sorted(read) if read and not read & set(held) else [])
 
 
 def _coverage_rows(loaded: Loaded, results: Mapping[str, StatementResult], view: JobView) -> list[tuple[Any, ...]]:

@@ -19,7 +19,7 @@ LANGS: tuple[Lang, ...] = ("en", "zh")
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
 Sql = Annotated[str, StringConstraints(min_length=1, max_length=16 << 10)]
 ParameterType = Literal["int", "float", "bool", "text"]
-RESERVED = frozenset({"roster", "coverage", "params"})
+RESERVED = frozenset({"roster", "coverage", "recorded", "params"})
 """Relations that every diagnosis has beside its steps."""
 
 
@@ -71,7 +71,12 @@ class Derived(_Part):
 
 class Check(_Part):
     """One question that the diagnosis answers. Its SQL gives one row: `gate` (NULL: the check can conclude; else the name
-    of the gate that stops it) and `observed`. Checks without SQL have no gate."""
+    of the gate that stops it) and `observed`. Checks without SQL have no gate.
+
+    A check whose step reads tables none of which is recorded on any rank is stopped by itself; so is one that `needs` a
+    table that no rank records. A `required` check that is stopped makes `unknown` of `pass`, where its diagnosis was asked
+    for by name.
+    """
 
     name: Name
     title: Text
@@ -79,13 +84,14 @@ class Check(_Part):
     required: bool = False
     unit: str = ""
     sql: Sql | None = None
+    needs: list[str] = []
 
 
 class Finding(_Part):
     """Every row of `sql` is a finding. Columns with a meaning: `severity` and `kind` (where not fixed here), `ranks`,
-    `victims` (lists of ranks), `hosts`, `observed`, `threshold`, `confidence`, `onset_step`, `onset_ns`. All columns may
-    stand in the message as {column} or {column:format}. `evidence` names columns of the step: its rows of the ranks
-    concerned are shown."""
+    `victims` (lists of ranks), `hosts`, `observed`, `threshold`, `confidence`, `onset_step`, `onset_ns`, `next` (a list of
+    diagnoses, before those named here). All columns may stand in the message as {column} or {column:format}. `evidence`
+    names columns of the step: its rows of the ranks concerned are shown."""
 
     name: Name
     check: Name
@@ -106,15 +112,21 @@ class Fact(_Part):
 
 
 class Diagnosis(_Part):
-    """A file of queries/."""
+    """A file of queries/.
+
+    `imports` (id of another diagnosis to names of its steps and derived tables) takes these over, with the parameters that
+    they read. `recording` says how to get a table recorded, for tables that Muster does not know by itself.
+    """
 
     format: Literal[1]
     id: Name
     title: Text
     asks: Text
     requires: list[str]
+    recording: dict[str, Text] = {}
+    imports: dict[Name, list[Name]] = {}
     parameters: dict[Name, Parameter] = {}
-    steps: list[Step] = Field(min_length=1)
+    steps: list[Step] = []
     derived: list[Derived] = []
     gates: dict[Name, Text] = {}
     checks: list[Check] = Field(min_length=1)
@@ -128,8 +140,11 @@ class Diagnosis(_Part):
 
     @model_validator(mode="after")
     def _names(self) -> Self:
-        steps = {s.name for s in self.steps}
-        relations = [*(s.name for s in self.steps), *(d.name for d in self.derived)]
+        imported = [n for names in self.imports.values() for n in names]
+        steps = {s.name for s in self.steps} | set(imported)
+        if not steps:
+            raise ValueError("steps: there is none")
+        relations = [*imported, *(s.name for s in self.steps), *(d.name for d in self.derived)]
         for names, what in (
             (relations, "step or derived table"),
             ([c.name for c in self.checks], "check"),

@@ -21,13 +21,16 @@ from muster.diagnosis.schema import LANGS, Lang
 from muster.diagnosis.texts import say, summary
 from muster.diagnosis.workspace import Desk
 from muster.errors import ParameterError
-from muster.federation.coverage import merged
+from muster.federation.coverage import Outcome as ShardOutcome
+from muster.federation.coverage import coverage_of, merged
 from muster.federation.nodes import cluster_nodes
 from muster.federation.service import Federation, StatementResult
-from muster.model import Coverage, Finding, JobView, Status, Verdict
-from muster.sql.plan import ParamValue, Statement
+from muster.model import Coverage, Finding, JobView, RankState, Status, Verdict
+from muster.sql.plan import OutputColumn, ParamValue, Statement
+from muster.tables import REGISTRY
 
 DEFAULT = "job_health"
+ALL = "all"
 SNAPSHOT_STEP = "cluster_snapshot"
 """The step of job_health from which phase, step and pace are read, whatever diagnoses are asked for."""
 _RESERVE = 0.15  # share of the deadline that is kept for the findings
@@ -47,10 +50,12 @@ class DiagnosisService:
         self._desk.close()
 
     def choose(self, ids: Sequence[str]) -> list[Loaded]:
-        """The diagnoses of these ids; `all` means every one. Raises DiagnosisNotFound."""
-        if "all" in ids:
+        """The diagnoses of these ids, each of which may be several with commas; `all` means every one. Raises
+        DiagnosisNotFound."""
+        names = _names(ids)
+        if ALL in names:
             return list(self.catalogue)
-        return [self.catalogue.get(id) for id in dict.fromkeys(ids)]
+        return [self.catalogue.get(id) for id in names]
 
     async def evaluate(
         self,
@@ -71,12 +76,14 @@ class DiagnosisService:
         chosen = self.choose(ids)
         language = _check_arguments(deadline_s, min_coverage, lang)
         values = resolve([x.diagnosis for x in chosen], params or {})
-        results = await self._federation.run(
-            self._statements(chosen, values), view, deadline_s=deadline_s * (1 - _RESERVE), lane="diagnosis"
-        )
+        unknown = _of_unknown_tables(chosen, view)
+        statements = [s for s in self._statements(chosen, values) if s.id not in unknown]
+        asked = await self._federation.run(statements, view, deadline_s=deadline_s * (1 - _RESERVE), lane="diagnosis")
+        results = {**asked, **unknown}
         left = max(0.2, deadline_s - (time.monotonic() - started))
+        leading = frozenset({DEFAULT} if ALL in _names(ids) else (x.diagnosis.id for x in chosen))
         return await anyio.to_thread.run_sync(
-            self._conclude, view, chosen, values, results, left, min_coverage, language, started
+            self._conclude, view, chosen, leading, values, results, left, min_coverage, language, started
         )
 
     def _with_known_next(self, finding: Finding) -> Finding:
@@ -99,6 +106,7 @@ class DiagnosisService:
         self,
         view: JobView,
         chosen: Sequence[Loaded],
+        leading: frozenset[str],
         values: Mapping[str, Mapping[str, ParamValue]],
         results: Mapping[str, StatementResult],
         left_s: float,
@@ -114,10 +122,11 @@ class DiagnosisService:
                 outcome = apply(loaded, workspace, own, roster, view, values[loaded.diagnosis.id], lang)
             outcomes.append((loaded, outcome))
         now = _snapshot_of(results[_id(SNAPSHOT_STEP)], view)
-        coverage = _coverage(chosen, results)
+        leaders = [x for x in chosen if x.diagnosis.id in leading]
+        coverage = _coverage(leaders, results)
         share = rules_of_verdict.covered(coverage, view)
         enough = view.world_size > 0 and share >= min_coverage
-        required = _required_findings(chosen)
+        required = _required_findings(leaders)
         found = [self._with_known_next(f) for _, o in outcomes for f in o.findings]
         findings = rules_of_verdict.settle(found, phase=now.phase, required=required, enough=enough)
         checks = tuple(
@@ -125,14 +134,15 @@ class DiagnosisService:
             for x, o in outcomes
             for c in o.checks(x, lang, [f for f in findings if f.diagnosis == x.diagnosis.id], enough)
         )
-        status = rules_of_verdict.status_of(findings, checks, phase=now.phase, enough=enough)
+        asked = [c for c in checks if c.diagnosis in leading]
+        status = rules_of_verdict.status_of(findings, asked, phase=now.phase, enough=enough)
         candidates = drain_candidates(findings, view)
         facts = {f"{x.diagnosis.id}.{n}": row for x, o in outcomes for n, row in o.facts.items()}
         done = next(iter(results.values()))
         return Evaluation(
             view=view,
             diagnoses=tuple(x.diagnosis.id for x in chosen),
-            verdict=Verdict(status, now.phase, summary(lang, status, now, findings, coverage, _blind(checks)), findings),
+            verdict=Verdict(status, now.phase, summary(lang, status, now, findings, coverage, _blind(asked)), findings),
             coverage=coverage,
             steps=_steps(chosen, results),
             checks=checks,
@@ -143,7 +153,7 @@ class DiagnosisService:
             last_checkpoint=_checkpoint(facts.get(_id("last_checkpoint"))),
             evaluated_at=datetime.now(UTC),
             lang=lang,
-            blind=rules_of_verdict.is_blind(checks, phase=now.phase, enough=enough),
+            blind=rules_of_verdict.is_blind(asked, phase=now.phase, enough=enough),
             notes=_notes(lang, checks, chosen, values, coverage, share, min_coverage),
             facts=facts,
             elapsed_ms=(time.monotonic() - started) * 1000,
@@ -151,6 +161,27 @@ class DiagnosisService:
             waves=done.waves,
             parameters=values,
         )
+
+
+def _of_unknown_tables(chosen: Sequence[Loaded], view: JobView) -> dict[str, StatementResult]:
+    """Answers of the steps over tables that neither Muster knows nor any shard offers: they cannot be planned, and are no
+    error."""
+    offered = {name for s in view.shards for name in s.tables or ()} | REGISTRY.keys()
+    found = {}
+    for loaded in chosen:
+        for step in loaded.diagnosis.steps:
+            absent = sorted(loaded.tables[step.name] - offered)
+            if absent and step.columns is not None and all(s.tables is not None for s in view.shards):
+                reason = f"has no table {', '.join(absent)}"
+                outcomes = [ShardOutcome(s, s.ranks, RankState.NO_TABLE, f"{s.addr} {reason}") for s in view.shards]
+                columns = tuple(OutputColumn(c.name, c.type) for c in loaded.columns[step.name])
+                id = f"{loaded.diagnosis.id}.{step.name}"
+                found[id] = StatementResult(id, None, columns, coverage_of(view, [outcomes]))
+    return found
+
+
+def _names(ids: Sequence[str]) -> list[str]:
+    return list(dict.fromkeys(name.strip() for id in ids for name in id.split(",") if name.strip()))
 
 
 def _id(step: str) -> str:

@@ -22,6 +22,8 @@ class Source:
         """Raises ConfigError naming file and line."""
         self.path = path
         self._lines: dict[Path_, int] = {}
+        self._blocks: set[Path_] = set()
+        self._before: dict[str | int, int] = {}
         data = self._read()
         try:
             self.diagnosis = Diagnosis.model_validate(data)
@@ -31,8 +33,17 @@ class Source:
             name = ".".join(str(p) for p in place) or "the file"
             raise self.error(place, f"{name}: {first['msg'].removeprefix('Value error, ')}") from None
 
+    def expand(self, diagnosis: Diagnosis) -> None:
+        """Take the diagnosis with what it imports, which stands before its own steps and derived tables."""
+        self._before = {
+            "steps": len(diagnosis.steps) - len(self.diagnosis.steps),
+            "derived": len(diagnosis.derived) - len(self.diagnosis.derived),
+        }
+        self.diagnosis = diagnosis
+
     def error(self, place: Path_, message: str, *, lines: int = 0) -> ConfigError:
         """An error at a value, or that many lines into it."""
+        place = self._own(place)
         while place and place not in self._lines:
             place = place[:-1]
         line = self._lines.get(place, 1) + lines
@@ -42,7 +53,16 @@ class Source:
 
     def sql_error(self, place: Path_, message: str, position: tuple[int, int] | None) -> ConfigError:
         """An error in a statement; `position` is the place within its text. A block text begins below its key."""
-        return self.error(place, message, lines=position[0] if position else 0)
+        inline = 0 if self._own(place) in self._blocks else 1
+        return self.error(place, message, lines=max(0, position[0] - inline) if position else 0)
+
+    def _own(self, place: Path_) -> Path_:
+        """The place in this file of a place in the expanded diagnosis."""
+        before = self._before.get(place[0], 0) if place else 0
+        if not before or len(place) < 2 or not isinstance(place[1], int):
+            return place
+        own = place[1] - before
+        return (place[0], own, *place[2:]) if own >= 0 else ("imports",)
 
     def _read(self) -> Any:
         try:
@@ -78,4 +98,6 @@ class Source:
             return found
         if isinstance(node, yaml.SequenceNode):
             return [self._value(loader, item, (*place, i)) for i, item in enumerate(node.value)]
+        if isinstance(node, yaml.ScalarNode) and node.style in ("|", ">"):
+            self._blocks.add(place)
         return loader.construct_object(node, deep=True)

@@ -25,6 +25,8 @@ _WORDS: Mapping[Lang, Mapping[str, str]] = {
     "en": {
         "answered": "{a} of {n} ranks answered", "more": " (and {n} more)", "step": "step {step}", "pace": "{pace} a step",
         "step_failed": "The step {step} failed: {error}", "statement_failed": "{name} could not be computed: {error}",
+        "not_recorded": "Not recorded on any rank: {tables}. {how}",
+        "no_such_table": "See /jobs/{{job}}/tables for what there is.",
         "coordinator": "Only the coordinator (rank 0) was asked: use_global is false.",
         "allowed": "Ranks are missing, but no more than min_coverage={min} allows: {share} are covered.",
         "history": "The ranks together remember no further back than step {step}.",
@@ -37,6 +39,8 @@ _WORDS: Mapping[Lang, Mapping[str, str]] = {
     "zh": {
         "answered": "{n} 个 rank 中有 {a} 个应答", "more": "（另有 {n} 条）", "step": "第 {step} 步", "pace": "每步 {pace}",
         "step_failed": "步骤 {step} 失败：{error}", "statement_failed": "无法计算 {name}：{error}",
+        "not_recorded": "没有任何 rank 记录 {tables}。{how}",
+        "no_such_table": "现有的表见 /jobs/{{job}}/tables。",
         "coordinator": "只询问了协调者（rank 0）：use_global 为 false。",
         "allowed": "有 rank 缺失，但未超过 min_coverage={min} 的容许范围：覆盖 {share}。",
         "history": "所有 rank 共同的记录最早只到第 {step} 步。",

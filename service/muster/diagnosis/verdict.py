@@ -47,9 +47,10 @@ def status_of(findings: Sequence[Finding], checks: Sequence[CheckResult], *, pha
 
 
 def is_blind(checks: Sequence[CheckResult], *, phase: Phase, enough: bool) -> bool:
-    """Whether too little is known for a verdict better than `unknown`. A `warn` may stand beside it: that one is true, and
-    what else there is cannot be seen."""
-    return not enough or any(c.required and c.gate is not None and phase not in _SETTLED for c in checks)
+    """Whether too little is known for a verdict better than `unknown`: ranks are missing, a required check could not
+    conclude, or none could. A `warn` may stand beside it: that one is true, and what else there is cannot be seen."""
+    stopped = [c for c in checks if c.gate is not None]
+    return not enough or any(c.required and phase not in _SETTLED for c in stopped) or len(stopped) == len(checks) > 0
 
 
 def check_status(findings: Iterable[Finding], gate: str | None) -> Status:

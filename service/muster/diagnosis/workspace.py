@@ -28,6 +28,12 @@ COVERAGE: tuple[ColumnType, ...] = (
     ColumnType("reason", "VARCHAR"),
 )
 """Relation `coverage`: for each step the state of each rank of the roster."""
+RECORDED: tuple[ColumnType, ...] = (
+    ColumnType("name", "VARCHAR"),
+    ColumnType("rank", "BIGINT"),
+    ColumnType("host", "VARCHAR"),
+)
+"""Relation `recorded`: which of the tables that the diagnosis reads are offered for which rank."""
 _PARAM_TYPES = {"int": "BIGINT", "float": "DOUBLE", "bool": "BOOLEAN", "text": "VARCHAR"}
 
 

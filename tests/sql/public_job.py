@@ -2,8 +2,8 @@
 
 Rank 3 is slow, rank 7 has fallen behind, rank 5 has no row yet, rank 6 does not know its role. Some operations are in
 flight (NULL). One node has spans in none of its ranks (an empty shard); NCCL's tables, module timings, GPU samples, stacks
-and flight records exist on some nodes only. Durations are multiples of 2^-10 and differ from each other, so that sums do not
-depend on the order of the rows and an order by duration has no ties.
+and flight records exist on some nodes only. Durations are multiples of 2^-10 and differ from each other, so that sums do
+not depend on the order of the rows and an order by duration has no ties.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from muster.federation.service import Federation
 from muster.federation.shards.base import Shard
 from muster.federation.shards.local import LocalShard
 from muster.model import JobView, RankInfo, RankStatus, ShardInfo
+from muster.sql.plan import Statement
 from muster.sql.planner import Planner
 from muster.tables import REGISTRY, TAGS
 from oracle import Oracle
@@ -73,7 +74,7 @@ class PublicJob:
         for rank in range(WORLD):
             alone = Oracle(self.tables(owners([rank]), node_of(rank)), cluster_nodes(self.view))
             try:
-                answers.append(alone.query(sql))
+                answers.append(alone.run(Statement("q", sql)))
             except duckdb.CatalogException:
                 continue  # this probe does not have the table
         return pa.concat_tables(answers)
@@ -138,14 +139,11 @@ def make_public_job(seed: int = 7) -> PublicJob:
     }
     rows: dict[str, dict[int | str, list[Row]]] = {}
     for name, maker in makers.items():
-        rows[name] = {r: [{**_tags(r), **row} for row in maker(r, some)] for r in range(WORLD) if r != 5}
+        there = [r for r in range(WORLD) if r != 5 and name not in ABSENT[node_of(r)]]
+        rows[name] = {r: [{**_tags(r), **row} for row in maker(r, some)] for r in there}
     for name, of_node in {"gpu.utilization": _gpus, "gpu.devices": _devices, "process.kmsg": _kernel}.items():
-        rows[name] = {f"n{i}": [{**_node_tags(i), **row} for row in of_node(i, some)] for i in range(len(NODES))}
-    for name, by_owner in rows.items():
-        for node in range(len(NODES)):
-            if name in ABSENT[node]:
-                for owner in owners(NODES[node]):
-                    by_owner.pop(owner, None)
+        nodes = [i for i in range(len(NODES)) if name not in ABSENT[i]]
+        rows[name] = {f"n{i}": [{**_node_tags(i), **row} for row in of_node(i, some)] for i in nodes}
     whole = {n: _table(n, [row for by in by_owner.values() for row in by]) for n, by_owner in rows.items()}
     view = _view()
     return PublicJob(rows, view, Oracle(whole, cluster_nodes(view)))
@@ -210,7 +208,8 @@ def _collectives(rank: int, some: Callable[[], float]) -> Iterator[Row]:
                 "participate_ranks": str([rank - rank % 2, rank - rank % 2 + 1]) if i == 1 else str(list(range(WORLD))),
                 "tensor_shape": None if op == "barrier" else f"[{1 + step % 3}, 1024]", "tensor_dtype": "bfloat16",
                 "bytes": None if op == "barrier" else 2048 * (1 + step % 3), "duration_ms": took, "async_op": i % 2,
-                "pg_name": str(i % 2), "seq": (step - FIRST) * 2 + i // 2, "occurrence": i, "thread_id": 1, "start_ns": start,
+                "pg_name": str(i % 2), "seq": (step - FIRST) * 2 + i // 2, "occurrence": i, "thread_id": 1,
+                "start_ns": start,
                 "end_ns": None if took is None else start + int(took * 1e6),
                 "blocked_ms": None if took is None else took / 2, "timing_source": "device" if rank % 2 else "wait",
             }  # fmt: skip
@@ -222,9 +221,12 @@ def _steps(rank: int, some: Callable[[], float]) -> Iterator[Row]:
         own = some()
         yield {
             **_who(rank, step), "step_duration_sec": (20 + own + (8 if rank == 3 else 0)) / 1024, "data_ms": own / 4,
-            "forward_ms": own / 2, "backward_ms": own, "optimizer_ms": 0.5, "comm_blocked_ms": None if step % 7 == 0 else own / 8,
-            "tokens": 4096 + rank, "loss": None if step % 4 == 0 else 2 + own / 8, "phase": "eval" if step == 110 else "train",
-            "step_source": "optimizer", "is_shadow": shadow, "sampled": int(not shadow and step % 2 == 0), "sample_rate": 0.5,
+            "forward_ms": own / 2, "backward_ms": own, "optimizer_ms": 0.5,
+            "comm_blocked_ms": None if step % 7 == 0 else own / 8,
+            "tokens": 4096 + rank, "loss": None if step % 4 == 0 else 2 + own / 8,
+            "phase": "eval" if step == 110 else "train",
+            "step_source": "optimizer", "is_shadow": shadow, "sampled": int(not shadow and step % 2 == 0),
+            "sample_rate": 0.5,
             "shadow_baseline": 4.0, "end_ns": _at(rank, step, 9), "comm_source": "patch",
         }  # fmt: skip
 
@@ -245,7 +247,7 @@ def _modules(rank: int, some: Callable[[], float]) -> Iterator[Row]:
                 }  # fmt: skip
         seq += 1
         yield {**_who(rank, step), "seq": seq, "module": None, "stage": "post step", "duration": some() / 1024,
-               "allocated": 1001.0 + rank * 8}  # fmt: skip
+               "allocated": 1001.0 + rank * 8 + (3.0 * (step - LAST + 7) if rank == 4 else 0)}  # fmt: skip
 
 
 def _spans(rank: int, some: Callable[[], float]) -> Iterator[Row]:
@@ -258,26 +260,29 @@ def _spans(rank: int, some: Callable[[], float]) -> Iterator[Row]:
             start = _at(rank, step, i)
             base = {
                 "trace_id": trace, "span_id": span, "parent_id": trace * 10 if i else None, "name": name, "phase": phase,
-                "thread_id": 1, "location": f"train.py:{10 + i}", "rank": rank, "global_step": step, "local_step": step - FIRST,
+                "thread_id": 1, "location": f"train.py:{10 + i}", "rank": rank, "global_step": step,
+                "local_step": step - FIRST,
             }  # fmt: skip
             attributes = f'{{"batch": {rank + step}, "source": {{"shard": "s{rank % 3}"}}}}' if i == 2 else None
             yield {**base, "record_type": "span_start", "time": start, "attributes": attributes}
             if not (step == LAST and rank == 4):
                 yield {**base, "record_type": "span_end", "time": start + int(some() * 1e6)}
         yield {"record_type": "event", "trace_id": trace, "span_id": trace * 10, "name": "loss", "time": _at(rank, step, 5),
-               "rank": rank, "global_step": step, "event_attributes": f'[{{"key": "loss", "value": {step / 8}}}]'}  # fmt: skip
+               "rank": rank, "global_step": step,
+               "event_attributes": f'[{{"key": "loss", "value": {step / 8}}}]'}  # fmt: skip
 
 
 def _proxy_ops(rank: int, some: Callable[[], float]) -> Iterator[Row]:
     ring = [0, 1, 2, 6, 7]
     place = ring.index(rank)
-    for seq in range(1, 13):
+    for seq in range(1, 9 if rank == 7 else 13):
         for is_send in (1, 0):
             peer = ring[(place + (1 if is_send else -1)) % len(ring)]
             slow = 90_000_000 if is_send and rank == 1 else 90_000_000 if not is_send and rank == 2 else 0
             wait = int(some() * 1e6) + slow
             yield {
-                "ts": _at(rank, FIRST + seq, is_send), "rank": rank, "tp_rank": rank % 2, "pp_rank": 0, "dp_rank": rank // 2,
+                "ts": _at(rank, FIRST + seq, is_send), "rank": rank, "tp_rank": rank % 2, "pp_rank": 0,
+                "dp_rank": rank // 2,
                 "comm_hash": "c0", "coll_func": "AllReduce" if seq % 3 else "AllGather", "seq": seq, "channel_id": 0,
                 "peer": peer, "is_send": is_send, "n_steps": 4, "trans_bytes": 4096,
                 "send_gpu_wait_ns": wait if is_send else None, "send_peer_wait_ns": 1_000 if is_send else None,
@@ -290,7 +295,8 @@ def _coll_perf(rank: int, some: Callable[[], float]) -> Iterator[Row]:
     for seq in range(1, 9):
         size = 1 << (10 + seq % 3)
         yield {
-            "ts": _at(rank, FIRST + seq), "rank": rank, "comm_hash": "c0", "n_ranks": 5, "coll_func": "AllReduce", "seq": seq,
+            "ts": _at(rank, FIRST + seq), "rank": rank, "comm_hash": "c0", "n_ranks": 5,
+            "coll_func": "AllReduce", "seq": seq,
             "is_p2p": 0, "count": size // 2, "msg_size_bytes": size, "dtype": "bfloat16", "algo": "Ring", "proto": "Simple",
             "exec_time_ns": int(some() * 1e6), "timing_source": "kernel_gpu" if rank != 2 else "enqueue",
             "algobw_gbps": None if seq == 4 else some(),
@@ -304,7 +310,9 @@ def _inflight(rank: int, some: Callable[[], float]) -> Iterator[Row]:
 
 
 def _stack(rank: int, some: Callable[[], float]) -> Iterator[Row]:
-    frames = ["ncclAllGather", "all_gather_into_tensor", "train_step", "main"] if rank in (4, 6) else ["recv", "next", "main"]
+    frames = (
+        ["ncclAllGather", "all_gather_into_tensor", "train_step", "main"] if rank in (4, 6) else ["recv", "next", "main"]
+    )
     for depth, func in enumerate(frames):
         yield {"tid": 1, "thread_name": "MainThread", "depth": depth, "frame_type": "native" if depth == 0 else "python",
                "func": func, "file": f"/app/{func}.py", "lineno": 10 + depth, "ts": _at(rank, LAST)}  # fmt: skip
@@ -325,7 +333,8 @@ def _flight(rank: int, some: Callable[[], float]) -> Iterator[Row]:
 
 
 def _groups(rank: int, some: Callable[[], float]) -> Iterator[Row]:
-    yield {"snapshot_id": T0 + 10**9, "rank": rank, "world_size": WORLD, "pg_id": 0, "pg_name": "0", "pg_desc": "default_pg",
+    yield {"snapshot_id": T0 + 10**9, "rank": rank, "world_size": WORLD, "pg_id": 0, "pg_name": "0",
+           "pg_desc": "default_pg",
            "last_enqueued_collective": 35, "last_started_collective": 33 if rank == 4 else 35,
            "last_completed_collective": 33}  # fmt: skip
 
@@ -334,9 +343,10 @@ def _cpu(rank: int, some: Callable[[], float]) -> Iterator[Row]:
     for i in range(6):
         for tid, comm in ((None, "python"), (rank * 10 + 1, "pt_main_thread"), (rank * 10 + 2, "pt_data_worker")):
             yield {
-                "ts": (T0 // 1000) + i * 1_000_000 + rank, "scope": "thread" if tid else "process", "tid": tid, "comm": comm,
+                "ts": (T0 // 1000) + i * 1_000_000 + rank, "scope": "thread" if tid else "process",
+                "tid": tid, "comm": comm,
                 "cpu_total_pct": some(), "rss_kb": 4_000_000 + i * (40_000 if rank == 4 else 10) + rank, "thread_count": 40,
-                "state": "S", "wchan": ("futex_wait_queue" if rank == 4 else "") if tid else None,
+                "state": "S", "wchan": ("futex_wait_queue" if rank in (1, 4) else "") if tid else None,
             }  # fmt: skip
 
 
@@ -352,7 +362,8 @@ def _gpus(node: int, some: Callable[[], float]) -> Iterator[Row]:
         for device in range(len(NODES[node])):
             used = (50 << 30) + i * (1 << 28 if device else 0) + device
             yield {
-                "ts": (T0 // 1000) + i * 1_000_000 + node * 10 + device, "backend": "cuda", "device_id": device, "name": "H100",
+                "ts": (T0 // 1000) + i * 1_000_000 + node * 10 + device, "backend": "cuda",
+                "device_id": device, "name": "H100",
                 "used_bytes": used, "total_bytes": 80 << 30, "free_bytes": (80 << 30) - used,
                 "mem_used_pct": used * 100 / (80 << 30), "gpu_util_pct": None if i == 3 else some() * 10,
                 "temperature_c": 60.0 + device,
@@ -368,4 +379,9 @@ def _devices(node: int, some: Callable[[], float]) -> Iterator[Row]:
 def _kernel(node: int, some: Callable[[], float]) -> Iterator[Row]:
     for i, text in enumerate(("link is up", "Out of memory: Killed process 1007 (python)", "NVRM: Xid (PCI:0000:1b): 79")):
         if node == 2 or i == 0:
-            yield {"timestamp": (T0 // 1000) + i + node * 10, "facility": "kern", "level": "err" if i else "info", "message": text}
+            yield {
+                "timestamp": (T0 // 1000) + i + node * 10,
+                "facility": "kern",
+                "level": "err" if i else "info",
+                "message": text,
+            }

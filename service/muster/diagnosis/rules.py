@@ -142,6 +142,7 @@ def _broken(check: str, name: str, error: Exception, outcome: Outcome, lang: Lan
 
 def _finding(rule: Rule, row: Mapping[str, Any], loaded: Loaded, workspace: Workspace, lang: Lang) -> Finding:
     ranks, victims = _ranks(row.get("ranks")), _ranks(row.get("victims"))
+    hosts = tuple(sorted({h for h in row.get("hosts") or () if h is not None}))
     onset = row.get("onset_ns")
     return Finding(
         id=rule.name,
@@ -151,12 +152,12 @@ def _finding(rule: Rule, row: Mapping[str, Any], loaded: Loaded, workspace: Work
         message=one_line(render(rule.message.of(lang), row), MESSAGE),
         ranks=ranks,
         victims=tuple(v for v in victims if v not in ranks),
-        hosts=tuple(sorted({h for h in row.get("hosts") or () if h is not None})),
+        hosts=hosts,
         observed=_number(row.get("observed")),
         threshold=_number(row.get("threshold")),
         confidence=str(row.get("confidence") or "medium"),
         step=rule.step,
-        evidence=_evidence(rule, (*ranks, *(v for v in victims if v not in ranks)), loaded, workspace),
+        evidence=_evidence(rule, (*ranks, *(v for v in victims if v not in ranks)), hosts, loaded, workspace),
         onset_step=row.get("onset_step"),
         onset_time=None if onset is None else datetime.fromtimestamp(onset / 1e9, UTC),
         next=tuple(dict.fromkeys([*(row.get("next") or ()), *rule.next])),
@@ -167,7 +168,7 @@ def _ranks(values: Sequence[int] | None) -> tuple[int, ...]:
     return tuple(sorted({int(v) for v in values or () if v is not None}))
 
 
-def _evidence(rule: Rule, ranks: Sequence[int], loaded: Loaded, workspace: Workspace) -> Evidence:
+def _evidence(rule: Rule, ranks: Sequence[int], hosts: Sequence[str], loaded: Loaded, workspace: Workspace) -> Evidence:
     if not rule.evidence:
         return Evidence()
     types = {c.name: c for c in loaded.columns[rule.step]}
@@ -177,6 +178,9 @@ def _evidence(rule: Rule, ranks: Sequence[int], loaded: Loaded, workspace: Works
         order = " ".join(f"WHEN {r} THEN {i}" for i, r in enumerate(shown))
         where = f" WHERE rank IN ({', '.join(map(str, shown))}) ORDER BY CASE rank {order} END" if shown else ""
         rows = workspace.ask(sql + where, EVIDENCE_ROWS)
+    elif "host" in types:
+        of_hosts = ", ".join("'" + h.replace("'", "''") + "'" for h in hosts)
+        rows = workspace.ask(f"{sql} WHERE host IN ({of_hosts})" if hosts else sql, EVIDENCE_ROWS)
     else:
         rows = workspace.ask(sql, MAX_SERIES)[-SERIES_ROWS:]
     return Evidence(tuple(types[n] for n in rule.evidence), tuple(tuple(r.values()) for r in rows))

@@ -217,7 +217,7 @@ STEP_TIMING = Table(
         _float("sample_rate", "share of steps that are sampled"),
         _text("sample_mode", "how steps are sampled"),
         _int("end_ns", "when the step ended, clock of the host", "ns since the epoch"),
-        _text("comm_source", "what comm_blocked_ms was measured with: patch, ddp or dispatch"),
+        _text("comm_source", "what comm_blocked_ms was measured with: patch, ddp, dispatch or (imported) trace"),
     ),
     key_time=("end_ns", 1),
 )  # fmt: skip

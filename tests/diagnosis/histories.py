@@ -51,6 +51,7 @@ class History:
     role_names: Mapping[int, str] = field(default_factory=dict)
     roster: dict[int, RankStatus] = field(default_factory=dict)
     down: set[int] = field(default_factory=set)
+    lacking: Mapping[str, set[int]] = field(default_factory=dict)  # table to nodes that do not have it
 
     def node_of(self, rank: int) -> int:
         return rank * self.nodes // self.world
@@ -86,7 +87,12 @@ class History:
 
     def tables(self, ranks: Collection[int]) -> dict[str, pa.Table]:
         """What the nodes of these ranks hold. An optional table is there only where the history has it."""
-        held = [t for n, t in REGISTRY.items() if (n in self.rows if t.optional else t.scope == "rank")]
+        nodes = {self.node_of(r) for r in ranks}
+        held = [
+            t
+            for n, t in REGISTRY.items()
+            if (n in self.rows if t.optional else t.scope == "rank") and not nodes <= self.lacking.get(n, set())
+        ]
         return {t.full_name: self.table(t, ranks) for t in held}
 
     def present(self, node: int | None = None) -> list[int]:

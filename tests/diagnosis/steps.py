@@ -22,7 +22,7 @@ def assert_steps_equal_one_duckdb(e: Evaluation, catalogue: DiagnosisCatalogue, 
         loaded = catalogue.get(id)
         values: Mapping[str, ParamValue] = e.parameters[id]
         for step in loaded.diagnosis.steps:
-            if not loaded.tables[step.name] <= tables.keys():
+            if not loaded.tables[step.name] <= tables.keys() or "information_schema" in step.sql:
                 continue
             got = next(s for s in e.steps if s.name == step.name and s.diagnosis == id)
             assert got.error is None, got.error

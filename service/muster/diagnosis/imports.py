@@ -5,33 +5,49 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from muster.diagnosis.schema import Diagnosis
+from muster.diagnosis.schema import Derived, Diagnosis, Step
 from muster.diagnosis.source import Source
 
 
 def expanded(source: Source, others: Mapping[str, Source]) -> Diagnosis:
     """The diagnosis of a file with what it imports put before its own, in the order of the other file. Parameters that the
-    imported SQL reads come along, unless it has them itself. Raises ConfigError naming file and line."""
+    SQL of either reads come along, unless the file has them itself. What is imported must be the other's own. Raises ConfigError
+    naming file and line."""
     diagnosis = source.diagnosis
+    if not diagnosis.imports:
+        return diagnosis
+    steps: list[Step] = []
+    derived: list[Derived] = []
+    parameters = dict(diagnosis.parameters)
+    own = " ".join(_sql(diagnosis))
     for id, names in diagnosis.imports.items():
         place = ("imports", id)
-        other = others[id].diagnosis if id in others else None
-        if other is None:
+        if id not in others:
             raise source.error(place, f"imports: there is no diagnosis {id}")
-        if other.imports:
-            raise source.error(place, f"imports: {id} imports something itself; import from where it is written")
-        steps = [s for s in other.steps if s.name in names]
-        derived = [d for d in other.derived if d.name in names]
-        missing = set(names) - {s.name for s in steps} - {d.name for d in derived}
+        other = others[id].diagnosis
+        taken = [s for s in other.steps if s.name in names]
+        tables = [d for d in other.derived if d.name in names]
+        missing = set(names) - {s.name for s in taken} - {d.name for d in tables}
         if missing:
-            raise source.error(place, f"imports: {id} has no {', '.join(sorted(missing))}")
-        texts = " ".join([*(s.sql for s in steps), *(d.sql for d in derived)])
-        read = {n: p for n, p in other.parameters.items() if re.search(rf"\b{n}\b", texts)}
-        diagnosis = diagnosis.model_copy(
-            update={
-                "parameters": {**diagnosis.parameters, **{n: p for n, p in read.items() if n not in diagnosis.parameters}},
-                "steps": [*steps, *diagnosis.steps],
-                "derived": [*derived, *diagnosis.derived],
-            }
-        )
-    return diagnosis.model_copy(update={"imports": {}}) if diagnosis.imports else diagnosis
+            raise source.error(
+                place, f"imports: {id} has no {', '.join(sorted(missing))} of its own; import from where it is written"
+            )
+        texts = " ".join([own, *(s.sql for s in taken), *(d.sql for d in tables)])
+        for name, parameter in other.parameters.items():
+            if re.search(rf"\b{name}\b", texts):
+                parameters.setdefault(name, parameter)
+        steps += taken
+        derived += tables
+    return diagnosis.model_copy(
+        update={
+            "parameters": parameters,
+            "steps": [*steps, *diagnosis.steps],
+            "derived": [*derived, *diagnosis.derived],
+            "imports": {},
+        }
+    )
+
+
+def _sql(diagnosis: Diagnosis) -> list[str]:
+    parts = [*diagnosis.steps, *diagnosis.derived, *diagnosis.checks, *diagnosis.findings, *diagnosis.facts]
+    return [part.sql for part in parts if part.sql is not None]

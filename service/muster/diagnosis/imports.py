@@ -49,5 +49,6 @@ def expanded(source: Source, others: Mapping[str, Source]) -> Diagnosis:
 
 
 def _sql(diagnosis: Diagnosis) -> list[str]:
-    parts = [*diagnosis.steps, *diagnosis.derived, *diagnosis.checks, *diagnosis.findings, *diagnosis.facts]
-    return [part.sql for part in parts if part.sql is not None]
+    d = diagnosis
+    parts = [[s.sql for s in d.steps], [t.sql for t in d.derived], [f.sql for f in d.findings], [f.sql for f in d.facts]]
+    return [sql for part in parts for sql in part] + [c.sql for c in d.checks if c.sql is not None]

@@ -13,6 +13,7 @@ PROTOCOL = 1
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
 MAX_BODY_BYTES = 1 << 20
 MAX_SQL_BYTES = 16 << 10
+MAX_DEADLINE_MS = 600_000
 
 JobId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,128}$")]
 NodeId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,253}$")]
@@ -85,7 +86,7 @@ class SubQuery(Shape):
 
     id: Annotated[str, StringConstraints(min_length=1, max_length=64)]
     sql: Annotated[str, StringConstraints(min_length=1, max_length=4 * MAX_SQL_BYTES)]
-    deadline_ms: int = Field(default=4000, gt=0, le=600_000)
+    deadline_ms: int = Field(default=4000, gt=0, le=MAX_DEADLINE_MS)
     max_rows: int = Field(default=1_000_000, ge=0)
     max_bytes: int = Field(default=64 << 20, ge=0)
 
@@ -100,7 +101,7 @@ class QueryRequest(Shape):
 
     queries: list[SubQuery] = Field(min_length=1, max_length=256)
     ranks: list[RankRef] | None = Field(default=None, max_length=4096)
-    deadline_ms: int = Field(default=4000, gt=0, le=600_000)
+    deadline_ms: int = Field(default=4000, gt=0, le=MAX_DEADLINE_MS)
 
 
 class Registration(Shape):

@@ -16,14 +16,7 @@ from oracle import Oracle, with_tags
 from sql.local_run import LocalRun, LocalShard
 
 ARROW = {"BIGINT": pa.int64(), "DOUBLE": pa.float64(), "VARCHAR": pa.string(), "BOOLEAN": pa.bool_()}
-TABLES = (
-    "python.comm_collective",
-    "python.torch_step_timing",
-    "python.trace_event",
-    "python.checkpoint",
-    "process.rank",
-    "process.exit",
-)
+TABLES = tuple(name for name, table in REGISTRY.items() if table.scope != "gateway")
 OPS = ("all_reduce", "barrier", None, "it's", "ünï", "100%_\\")
 TEXTS = (None, "", "a", 'b"c', "[0, 1]")
 INTEGERS = (None, 0, 1, 2, 5, -3, 10**12)
@@ -67,11 +60,20 @@ def make_job(seed: int, ranks: int = 6, *, empty: Sequence[int] = (2,), most: in
         for name in TABLES:
             count = 0 if rank in empty else 1 if name == "process.rank" else rng.randrange(3, most)
             rows = _rows(REGISTRY[name], count, rank, rng)
-            tables[name] = with_tags(rows, rank, host=f"h{rank // 2}", node_rank=rank // 2)
+            tagged = with_tags(rows, rank, host=f"h{rank // 2}", node_rank=rank // 2)
+            tables[name] = tagged if REGISTRY[name].scope == "rank" else _of_the_node(tagged)
         per_rank[rank] = tables
     whole = {name: pa.concat_tables([per_rank[r][name] for r in per_rank]) for name in TABLES}
     nodes = _nodes(ranks + 1)
     return Job(whole, nodes, per_rank, Oracle(whole, nodes))
+
+
+def _of_the_node(rows: pa.Table) -> pa.Table:
+    """Rows of a table of the node belong to none of its ranks."""
+    for name in ("_rank", "_local_rank", "_role"):
+        place = rows.schema.get_field_index(name)
+        rows = rows.set_column(place, rows.schema.field(place), pa.nulls(rows.num_rows, rows.schema.field(place).type))
+    return rows
 
 
 def _rows(table: Table, count: int, rank: int, rng: random.Random) -> pa.Table:

@@ -8,6 +8,7 @@ import duckdb
 import pyarrow as pa
 
 from muster.model import ColumnType
+from muster.sql.bind import quoted
 from muster.sql.guard import SHARD, guard
 from muster.sql.plan import Fragment, Merge, Plan, Scalar
 from muster.sql.scalars import substitute
@@ -46,9 +47,13 @@ class LocalRun:
         self.shards = shards
         self.nodes = nodes
         self.moved = 0
+        self._engine = duckdb.connect(":memory:", config={"threads": "1"})
 
     def run(self, plan: Plan) -> dict[str, pa.Table]:
-        connection = duckdb.connect(":memory:", config={"threads": "1"})
+        with self._engine.cursor() as connection:
+            return self._run(connection, plan)
+
+    def _run(self, connection: duckdb.DuckDBPyConnection, plan: Plan) -> dict[str, pa.Table]:
         connection.execute("SET TimeZone = 'UTC'")
         if self.nodes is not None:
             connection.register(NODES.full_name, self.nodes)
@@ -68,7 +73,7 @@ class LocalRun:
         parts = [shard.query(sql) for shard in self.shards]
         self.moved += sum(p.nbytes for p in parts)
         assert len({str(p.schema) for p in parts}) <= 1
-        casts = ", ".join(f'CAST("{c.name}" AS {c.type}) AS "{c.name}"' for c in fragment.columns)
+        casts = ", ".join(f"CAST({quoted(c.name)} AS {c.type}) AS {quoted(c.name)}" for c in fragment.columns)
         if parts:
             raw = f"raw_{fragment.id}"
             connection.register(raw, pa.concat_tables(parts).combine_chunks())
@@ -92,4 +97,4 @@ class LocalRun:
 
 
 def empty(columns: Sequence[ColumnType]) -> str:
-    return ", ".join(f'CAST(NULL AS {c.type}) AS "{c.name}"' for c in columns)
+    return ", ".join(f"CAST(NULL AS {c.type}) AS {quoted(c.name)}" for c in columns)

@@ -15,7 +15,7 @@ from muster.federation.adapt import Adapted, adapted
 from muster.federation.coverage import Outcome, outcome_of, state_of
 from muster.federation.shards.base import Shard, ShardFactory
 from muster.model import ColumnType, JobView, RankInfo, RankState, ShardInfo
-from muster.protocol import RankRef, SubQuery
+from muster.protocol import MAX_DEADLINE_MS, RankRef, SubQuery
 from muster.sql.plan import Pin
 
 _RESERVE = 0.15  # of the time that is left, for merging
@@ -146,7 +146,7 @@ class FanOut:
     async def _request(
         self, shard: Shard, ranks: tuple[int, ...], asks: Sequence[tuple[Ask, Adapted]], wave: _Wave
     ) -> None:
-        own_ms = max(1, int(wave.deadline_s * 900))
+        own_ms = min(MAX_DEADLINE_MS, max(1, int(wave.deadline_s * 900)))
         rows, most = wave.budget.rows, wave.budget.shard_bytes
         queries = [SubQuery(id=a.id, sql=own.sql, deadline_ms=own_ms, max_rows=rows, max_bytes=most) for a, own in asks]
         refs = [RankRef(rank=r, generation=wave.generations.get(r) or "") for r in ranks]

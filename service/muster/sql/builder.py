@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlglot import exp
 
+from muster.errors import SqlBind
 from muster.model import ColumnType
 from muster.sql import information
 from muster.sql.bind import Binder
@@ -16,7 +17,7 @@ from muster.sql.placement import OWNER
 from muster.sql.plan import Catalogue, Fragment, Route, Scalar, Wave
 from muster.sql.prune import pins_of, ranks_of
 from muster.sql.scalars import null, placeholders, replace
-from muster.sql.scopes import cte_of, drop_unused, fed_tables, table_key
+from muster.sql.scopes import Source, cte_of, drop_unused, fed_tables, table_key
 from muster.tables import GATEWAY_TABLES, REGISTRY
 
 
@@ -93,6 +94,27 @@ class Builder:
     def describe(self, tree: exp.Expr) -> tuple[ColumnType, ...]:
         """Output columns of a tree over tables, fragments and scalars. Raises SqlBind."""
         return self.binder.describe(write(self.self_contained(tree)))
+
+    def stands_alone(self, query: exp.Expr) -> bool:
+        """Whether a query means the same without the queries around it: it is not correlated."""
+        if not isinstance(query, exp.Query):
+            return False
+        try:
+            self.describe(standalone(query))
+        except SqlBind:
+            return False
+        return True
+
+    def names_of(self, source: Source) -> set[str] | None:
+        """The columns of a relation in FROM, in lower case; None where they cannot be told."""
+        node = source.node
+        if isinstance(node, exp.Table) and node.db:
+            return {c.name.lower() for c in self.binder.columns(table_key(node))}
+        query = exp.select("*").from_(node.copy())
+        try:
+            return {c.name.lower() for c in self.describe(_in_context(query, node))}
+        except SqlBind:
+            return None
 
     def self_contained(self, tree: exp.Expr) -> exp.Expr:
         """A copy of a tree with an empty typed relation for each fragment and a typed NULL for each scalar."""
@@ -211,6 +233,16 @@ def standalone(query: exp.Query) -> exp.Query:
         ),
     )
     return copy
+
+
+def _in_context(query: exp.Query, node: exp.Expr) -> exp.Query:
+    """`query`, which reads a copy of `node`, with the CTEs that `node` sees."""
+    probe = exp.Subquery(this=query)
+    probe.parent = node.parent
+    try:
+        return standalone(query)
+    finally:
+        probe.parent = None
 
 
 def _position(cte: exp.CTE) -> tuple[int, ...]:

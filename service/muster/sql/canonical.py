@@ -11,7 +11,7 @@ from collections import Counter
 from sqlglot import exp
 
 from muster.errors import NotDistributable
-from muster.sql.scopes import aggregates, fed_tables, sources
+from muster.sql.scopes import aggregates, clauses, fed_tables, own_nodes, sources
 
 
 def canonical(tree: exp.Expr) -> None:
@@ -25,13 +25,51 @@ def canonical(tree: exp.Expr) -> None:
             table.set("alias", exp.TableAlias(this=table.this.copy()))
     for exists in tree.find_all(exp.Exists):
         _ask_for_rows_only(exists)
+    for call in list(tree.find_all(exp.WithinGroup)):
+        _plain_quantile(call)
     for select in tree.find_all(exp.Select):
         _hoist_joins(select)
+        _spell_out_windows(select)
         for alias, count in Counter(s.alias for s in sources(select) if s.alias).items():
             if count > 1:
                 raise NotDistributable(
                     f"Two relations of one FROM are called {alias}.", hint="Give each an alias: FROM … AS a, … AS b."
                 )
+
+
+_QUANTILES = {"percentile_cont": "quantile_cont", "percentile_disc": "quantile_disc"}
+
+
+def _plain_quantile(call: exp.WithinGroup) -> None:
+    """`percentile_cont(0.5) WITHIN GROUP (ORDER BY x)` is `quantile_cont(x, 0.5)`; a descending order is left alone."""
+    inner, order = call.this, call.expression
+    if not isinstance(inner, exp.Anonymous) or inner.name.lower() not in _QUANTILES or len(inner.expressions) != 1:
+        return
+    keys = order.expressions if isinstance(order, exp.Order) else []
+    if len(keys) == 1 and not keys[0].args.get("desc"):
+        name = _QUANTILES[inner.name.lower()]
+        call.replace(exp.Anonymous(this=name, expressions=[keys[0].this, inner.expressions[0]]))
+
+
+def _spell_out_windows(select: exp.Select) -> None:
+    """`OVER w … WINDOW w AS (…)` is `OVER (…)`, where the OVER says nothing more."""
+    named = {w.this.name.lower(): w for w in select.args.get("windows") or [] if isinstance(w.this, exp.Identifier)}
+    if not named:
+        return
+    plain = ("partition_by", "order", "spec")
+    for window in [n for n in own_nodes(select, clauses(select)) if isinstance(n, exp.Window)]:
+        meant = named.get(window.args["alias"].name.lower()) if window.args.get("alias") is not None else None
+        if meant is None or meant.args.get("alias") is not None or any(window.args.get(k) for k in plain):
+            continue
+        window.set("alias", None)
+        for part in plain:
+            value = meant.args.get(part)
+            copy = [v.copy() for v in value] if isinstance(value, list) else value.copy() if value is not None else None
+            window.set(part, copy)
+        window.set("over", "OVER")
+    left = [n for n in own_nodes(select, clauses(select)) if isinstance(n, exp.Window) and n.args.get("alias") is not None]
+    if not left:
+        select.set("windows", None)
 
 
 _ROWS_ONLY = frozenset({"expressions", "from_", "joins", "where", "with_"})

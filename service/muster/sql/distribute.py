@@ -19,6 +19,7 @@ from muster.sql.placement import place
 from muster.sql.scopes import aggregates, nested_queries, uses
 
 Rule = Callable[[exp.Select, Builder], str | None]
+_PLAIN = frozenset({"expressions", "from_", "joins", "where", "with_"})
 RULES: tuple[Rule, ...] = (push_local, push_partial)
 """In the order in which they are tried. Each replaces the SELECT in place and returns None, or leaves it alone and says
 why."""
@@ -48,6 +49,9 @@ def _descend(query: exp.Expr, builder: Builder, rules: tuple[Rule, ...]) -> None
             grouped = query.args.get("group") or query.args.get("distinct") or aggregates(query)
             query.meta[WHY_NOT] = why_not[-1 if grouped else 0]
     for inner in list(nested_queries(query)):
+        holder = inner.parent if isinstance(inner.parent, exp.Subquery) else inner
+        if isinstance(holder.parent, exp.In) and holder.arg_key == "query" and push_partial in rules:
+            _each_value_once(inner, builder)
         _descend(inner, builder, rules)
     with_ = query.args.get("with_")
     if with_ is not None:
@@ -58,6 +62,13 @@ def _descend(query: exp.Expr, builder: Builder, rules: tuple[Rule, ...]) -> None
                 _descend(cte.this, builder, rules)
         if not with_.expressions:
             query.set("with_", None)
+
+
+def _each_value_once(query: exp.Query, builder: Builder) -> None:
+    """`x IN (SELECT y …)` asks only which values there are."""
+    plain = isinstance(query, exp.Select) and {k for k, v in query.args.items() if v} <= _PLAIN
+    if plain and len(query.expressions) == 1 and builder.stands_alone(query):
+        query.set("distinct", exp.Distinct())
 
 
 def _fetch_once(query: exp.Expr, builder: Builder) -> None:

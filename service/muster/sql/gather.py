@@ -84,8 +84,5 @@ def _others(table: exp.Table, builder: Builder) -> dict[str, set[str] | None]:
     for source in sources(select) if select is not None else []:
         if source.node is table:
             continue
-        if isinstance(source.node, exp.Table) and source.node.db:
-            others[source.alias] = {c.name.lower() for c in builder.binder.columns(table_key(source.node))}
-        else:
-            others[source.alias] = None
+        others[source.alias] = builder.names_of(source)
     return others

@@ -150,11 +150,11 @@ def _inline_bounds(select: exp.Select, builder: Builder) -> None:
     base = place_source(rest[0], builder.binder)
     if base is None or base.reduces:
         return
-    names = {s.alias: _names_of(s, builder) for s in bounds}
-    own = _names_of(rest[0], builder)
+    names = {s.alias: builder.names_of(s) for s in bounds}
+    own = builder.names_of(rest[0])
     if own is None or any(n is None for n in names.values()):
         return
-    found_columns = _columns_of(select, names, own)
+    found_columns = _columns_of(select, names, own, builder)
     if found_columns is None:
         return
     group = select.args.get("group")
@@ -176,12 +176,13 @@ def _inline_bounds(select: exp.Select, builder: Builder) -> None:
 
 
 def _columns_of(
-    select: exp.Select, names: dict[str, set[str] | None], own: set[str]
+    select: exp.Select, names: dict[str, set[str] | None], own: set[str], builder: Builder
 ) -> list[tuple[exp.Column, str]] | None:
     """The columns of the one-row relations in a SELECT, with the relation of each; None where it is not certain."""
     result = []
     for node in own_nodes(select, clauses(select)):
-        if isinstance(node, exp.Subquery) and any(_may_mean(c, names) for c in node.find_all(exp.Column)):
+        correlated = isinstance(node, exp.Subquery) and not builder.stands_alone(node.this)
+        if correlated and any(_may_mean(c, names) for c in node.find_all(exp.Column)):
             return None
     for node in own_nodes(select, clauses(select)):
         if not isinstance(node, exp.Column):
@@ -207,23 +208,3 @@ def _may_mean(column: exp.Column, names: dict[str, set[str] | None]) -> bool:
     if column.table:
         return column.table.lower() in names
     return any(column.name.lower() in (columns or ()) for columns in names.values())
-
-
-def _names_of(source: Source, builder: Builder) -> set[str] | None:
-    if isinstance(source.node, exp.Table) and source.node.db:
-        return {c.name.lower() for c in builder.binder.columns(table_key(source.node))}
-    query = exp.select("*").from_(source.node.copy())
-    try:
-        return {c.name.lower() for c in builder.describe(_in_context(query, source.node))}
-    except SqlBind:
-        return None
-
-
-def _in_context(query: exp.Query, node: exp.Expr) -> exp.Query:
-    """`query`, which reads a copy of `node`, with the CTEs that `node` sees."""
-    probe = exp.Subquery(this=query)
-    probe.parent = node.parent
-    try:
-        return standalone(query)
-    finally:
-        probe.parent = None

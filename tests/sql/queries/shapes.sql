@@ -261,3 +261,23 @@ select _role, _generation, _local_rank, _node_rank, _addr, count(*) from python.
 select bytes % bytes as m from python.comm_collective order by all limit 0 offset 1
 
 select nullif(bytes, 1) as m, op || 'x' from python.comm_collective order by 1 desc nulls last, 2 limit 4
+
+WITH bounds AS (SELECT max(global_step) AS top FROM global.python.comm_collective) SELECT _host, _rank, max(global_step) AS last_step, (SELECT top FROM bounds) - max(global_step) AS behind FROM global.python.comm_collective, bounds WHERE global_step >= (SELECT top - 3 FROM bounds) GROUP BY _host, _rank, bounds.top HAVING max(global_step) <= (SELECT top FROM bounds) ORDER BY behind DESC, _rank
+
+SELECT rank FROM cluster.nodes WHERE rank NOT IN (SELECT _rank FROM python.comm_collective WHERE bytes > 1)
+
+SELECT _rank, rank() OVER w AS r, count(*) OVER w AS n FROM python.comm_collective WINDOW w AS (PARTITION BY _rank ORDER BY global_step)
+
+SELECT op, percentile_cont(0.9) WITHIN GROUP (ORDER BY bytes) AS p, percentile_disc(0.5) WITHIN GROUP (ORDER BY op DESC) AS d, percentile_disc(0.5) WITHIN GROUP (ORDER BY op) FILTER (WHERE bytes > 1) AS f FROM python.comm_collective GROUP BY op
+
+SELECT substring(op FROM 2 FOR 3) AS s, trim(BOTH 'a' FROM op) AS t, position('r' IN op) AS p FROM python.comm_collective
+
+SELECT op, role, count(*), grouping(op, role) AS g FROM python.comm_collective GROUP BY CUBE (op, role) HAVING count(*) > 1
+
+SELECT op, count(DISTINCT bytes) FILTER (WHERE _rank > 1) AS n, sum(DISTINCT bytes % 3) AS s, string_agg(DISTINCT pg_name, '|' ORDER BY pg_name) AS t, count(*) FROM python.comm_collective GROUP BY op
+
+SELECT a._rank, count(*), max(b.time) FROM python.comm_collective a JOIN python.trace_event b USING (_rank) WHERE a.global_step = b.global_step GROUP BY a._rank
+
+SELECT a.op, b.phase, count(*) FROM python.comm_collective a LEFT JOIN python.trace_event b ON a._rank = b._rank AND a.global_step = b.global_step GROUP BY a.op, b.phase
+
+SELECT _rank, max(bytes) FROM python.comm_collective WHERE (_host = 'h1' OR _host = 'h0') AND _rank BETWEEN 1 AND 4 GROUP BY _rank

@@ -14,7 +14,7 @@ from muster.errors import DeadlineExceeded, ShardAnswerInvalid, ShardFailed, Sha
 from muster.federation.shards.base import SubAnswer
 from muster.federation.wire import decode
 from muster.model import ShardInfo
-from muster.protocol import ARROW_STREAM, QueryRequest, RankRef, SubQuery
+from muster.protocol import ARROW_STREAM, MAX_DEADLINE_MS, QueryRequest, RankRef, SubQuery
 
 ANSWER_BYTES = 256 << 20
 _DECODE_INLINE = 256 << 10
@@ -42,7 +42,10 @@ class AgentShard:
         schemas: Mapping[str, pa.Schema],
         deadline_s: float,
     ) -> Sequence[SubAnswer]:
-        request = QueryRequest(queries=list(subqueries), ranks=list(ranks), deadline_ms=max(1, int(deadline_s * 1000)))
+        deadline_ms = min(MAX_DEADLINE_MS, max(1, int(deadline_s * 1000)))
+        request = QueryRequest(
+            queries=list(subqueries), ranks=list(ranks), deadline_ms=min(MAX_DEADLINE_MS, max(1, int(deadline_s * 1000)))
+        )
         content = request.model_dump_json().encode()
         try:
             with anyio.fail_after(deadline_s):

@@ -11,8 +11,10 @@ from muster.diagnosis.source import Source
 
 def expanded(source: Source, others: Mapping[str, Source]) -> Diagnosis:
     """The diagnosis of a file with what it imports put before its own, in the order of the other file. Parameters that the
-    SQL of either reads come along, unless the file has them itself. What is imported must be the other's own. Raises ConfigError
-    naming file and line."""
+    SQL of either reads come along, unless the file has them itself. What is imported must be the other's own.
+
+    Raises ConfigError naming file and line.
+    """
     diagnosis = source.diagnosis
     if not diagnosis.imports:
         return diagnosis

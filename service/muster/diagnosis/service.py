@@ -78,8 +78,9 @@ class DiagnosisService:
         values = resolve([x.diagnosis for x in chosen], params or {})
         unknown = _of_unknown_tables(chosen, view)
         statements = [s for s in self._statements(chosen, values) if s.id not in unknown]
-        asked = await self._federation.run(statements, view, deadline_s=deadline_s * (1 - _RESERVE), lane="diagnosis")
-        results = {**asked, **unknown}
+        once, same = _once(statements)
+        asked = await self._federation.run(once, view, deadline_s=deadline_s * (1 - _RESERVE), lane="diagnosis")
+        results = {**asked, **{id: asked[first] for id, first in same.items()}, **unknown}
         left = max(0.2, deadline_s - (time.monotonic() - started))
         leading = frozenset({DEFAULT} if ALL in _names(ids) else (x.diagnosis.id for x in chosen))
         return await anyio.to_thread.run_sync(
@@ -178,6 +179,18 @@ def _of_unknown_tables(chosen: Sequence[Loaded], view: JobView) -> dict[str, Sta
                 id = f"{loaded.diagnosis.id}.{step.name}"
                 found[id] = StatementResult(id, None, columns, coverage_of(view, [outcomes]))
     return found
+
+
+def _once(statements: Sequence[Statement]) -> tuple[list[Statement], dict[str, str]]:
+    """Statements that ask the same are asked once: those, and the ids of the others with the id of what they repeat."""
+    firsts: dict[object, Statement] = {}
+    same: dict[str, str] = {}
+    for statement in statements:
+        key = (statement.sql, tuple(sorted(statement.params.items())), statement.use_global)
+        first = firsts.setdefault(key, statement)
+        if first is not statement:
+            same[statement.id] = first.id
+    return list(firsts.values()), same
 
 
 def _names(ids: Sequence[str]) -> list[str]:

@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 import muster
 from muster.diagnosis.imports import expanded
@@ -76,37 +79,74 @@ def load(dirs: Sequence[Path] = (), *, packaged: bool = True) -> DiagnosisCatalo
 
     Raises ConfigError naming file and line.
     """
-    sources = read(dirs, packaged=packaged)
-    binder = Binder(
-        Catalogue({t.full_name: tuple(ColumnType(c.name, c.type) for c in t.columns) for t in REGISTRY.values()})
-    )
-    desk = Desk(memory_limit="128MB")
-    try:
-        return DiagnosisCatalogue([check(source, binder, desk) for source in sources.values()])
-    finally:
-        desk.close()
+    with Checker() as checker:
+        return DiagnosisCatalogue([checker.check(source) for source in read(dirs, packaged=packaged).values()])
 
 
-def read(dirs: Sequence[Path] = (), *, packaged: bool = True) -> dict[str, Source]:
-    """The files that `load` checks, by id, with what they import. Raises ConfigError naming file and line."""
+class Checker:
+    """Checks files on empty tables of the registry; a context manager."""
+
+    def __init__(self) -> None:
+        known = [t for n, t in REGISTRY.items() if n not in GATEWAY_TABLES]
+        self.tables = Catalogue({t.full_name: tuple(ColumnType(c.name, c.type) for c in t.columns) for t in known})
+        self._binder = Binder(self.tables)
+        self._desk = Desk(memory_limit="128MB")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._desk.close()
+
+    def check(self, source: Source) -> Loaded:
+        """Raises ConfigError naming file and line."""
+        return _check(source, self._binder, self._desk)
+
+
+def sample(parameter: Parameter) -> ParamValue:
+    """A value to plan with: the default, or one of the type."""
+    return parameter.default if parameter.default is not None else _SAMPLES[parameter.type]
+
+
+def read(
+    dirs: Sequence[Path] = (), *, packaged: bool = True, problems: list[ConfigError] | None = None
+) -> dict[str, Source]:
+    """The files that `load` checks, by id, with what they import. Raises ConfigError naming file and line; with `problems`
+    a file that is wrong is left out and its error put there."""
     sources: dict[str, Source] = {}
     for directory in [*([PACKAGED] if packaged else []), *dirs]:
         if not directory.is_dir():
             raise ConfigError(f"{directory} is not a directory of diagnoses.", hint="Give a directory of *.yaml files.")
         here: dict[str, Source] = {}
         for path in sorted(directory.glob("*.yaml")):
-            source = Source(path)
-            id = source.diagnosis.id
-            if id in here:
-                raise source.error(("id",), f"{id} is also the id of {here[id].path.name}")
-            here[id] = source
+            with _into(problems):
+                source = Source(path)
+                id = source.diagnosis.id
+                if id in here:
+                    raise source.error(("id",), f"{id} is also the id of {here[id].path.name}")
+                here[id] = source
         sources |= here
-    for source, diagnosis in [(s, expanded(s, sources)) for s in sources.values()]:
-        source.expand(diagnosis)
-    return sources
+    whole: dict[str, Diagnosis] = {}
+    for id, source in sources.items():
+        with _into(problems):
+            whole[id] = expanded(source, sources)
+    for id, diagnosis in whole.items():
+        sources[id].expand(diagnosis)
+    return {id: sources[id] for id in whole}
 
 
-def check(source: Source, binder: Binder, desk: Desk) -> Loaded:
+@contextmanager
+def _into(problems: list[ConfigError] | None) -> Iterator[None]:
+    """Collect a ConfigError; None lets it pass."""
+    try:
+        yield
+    except ConfigError as error:
+        if problems is None:
+            raise
+        problems.append(error)
+
+
+def _check(source: Source, binder: Binder, desk: Desk) -> Loaded:
     diagnosis = source.diagnosis
     _check_parameters(source)
     columns: dict[str, tuple[ColumnType, ...]] = {}
@@ -159,17 +199,13 @@ def _bind_step(source: Source, i: int, binder: Binder) -> tuple[tuple[ColumnType
             return tuple(ColumnType(n, t) for n, t in declared.items()), used
         information.rename(guarded.tree)
         binder.prepare({information.planned(t) for t in guarded.tables})
-        params.bind(guarded.tree, {n: _sample(p) for n, p in source.diagnosis.parameters.items()})
+        params.bind(guarded.tree, {n: sample(p) for n, p in source.diagnosis.parameters.items()})
         return binder.describe(write(guarded.tree)), used
     except MusterError as error:
         hint = error.hint or ""
         if isinstance(error, SqlBind) and "table" in error.extra:
             hint += " Name the result's columns (columns: {name: type}) where the step reads a table of your own."
         raise source.sql_error(place, f"step {step.name}: {error.detail} {hint}".strip(), error.position) from None
-
-
-def _sample(parameter: Parameter) -> ParamValue:
-    return parameter.default if parameter.default is not None else _SAMPLES[parameter.type]
 
 
 def _check_local(source: Source, workspace: Workspace, steps: Mapping[str, tuple[ColumnType, ...]]) -> None:

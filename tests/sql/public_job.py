@@ -8,10 +8,12 @@ not depend on the order of the rows and an order by duration has no ties.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Any
 
 import duckdb
@@ -26,7 +28,7 @@ from muster.federation.shards.local import LocalShard
 from muster.model import JobView, RankInfo, RankStatus, ShardInfo
 from muster.sql.plan import Statement
 from muster.sql.planner import Planner
-from muster.tables import REGISTRY, TAGS
+from muster.tables import REGISTRY, TAGS, Table
 from oracle import Oracle
 
 NODES = ((0, 1, 2), (3, 4, 5), (6, 7))
@@ -52,6 +54,12 @@ class PublicJob:
     view: JobView
     oracle: Oracle
 
+    @cached_property
+    def alone(self) -> list[Oracle]:
+        """Every rank's probe for itself, with the roster."""
+        nodes = cluster_nodes(self.view)
+        return [Oracle(self.tables(owners([r]), node_of(r)), nodes) for r in range(WORLD)]
+
     def tables(self, owners: Sequence[int | str], node: int) -> dict[str, pa.Table]:
         """What a probe that serves these owners holds."""
         return {
@@ -71,10 +79,9 @@ class PublicJob:
     def concatenated(self, sql: str) -> pa.Table:
         """Every rank's own answer to the text, one below the other: what a fan-out without a planner gives."""
         answers = []
-        for rank in range(WORLD):
-            alone = Oracle(self.tables(owners([rank]), node_of(rank)), cluster_nodes(self.view))
+        for probe in self.alone:
             try:
-                answers.append(alone.run(Statement("q", sql)))
+                answers.append(probe.run(Statement("q", sql)))
             except duckdb.CatalogException:
                 continue  # this probe does not have the table
         return pa.concat_tables(answers)
@@ -144,9 +151,41 @@ def make_public_job(seed: int = 7) -> PublicJob:
     for name, of_node in {"gpu.utilization": _gpus, "gpu.devices": _devices, "process.kmsg": _kernel}.items():
         nodes = [i for i in range(len(NODES)) if name not in ABSENT[i]]
         rows[name] = {f"n{i}": [{**_node_tags(i), **row} for row in of_node(i, some)] for i in nodes}
+    return _job(rows)
+
+
+def _job(rows: Mapping[str, Mapping[int | str, Sequence[Row]]]) -> PublicJob:
     whole = {n: _table(n, [row for by in by_owner.values() for row in by]) for n, by_owner in rows.items()}
     view = _view()
     return PublicJob(rows, view, Oracle(whole, cluster_nodes(view)))
+
+
+def shaken(job: PublicJob, seed: int) -> PublicJob:
+    """The job with rows lost or doubled, and with NULL, NaN, infinities, zeros and negatives here and there."""
+    rng = random.Random(seed)
+    rows = {
+        name: {
+            owner: [_shaken(row, REGISTRY[name], rng) for row in held for _ in range(rng.choice([0, 2] + [1] * 30))]
+            for owner, held in by_owner.items()
+        }
+        for name, by_owner in job.rows.items()
+    }
+    return _job(rows)
+
+
+def _shaken(row: Row, table: Table, rng: random.Random) -> Row:
+    made = dict(row)
+    for column in table.columns:
+        dice = rng.random()
+        if column.json or dice > 0.06:
+            continue  # a text that is not JSON is the statement's error, not another answer
+        if dice < 0.04:
+            made[column.name] = None
+        elif column.type == "DOUBLE":
+            made[column.name] = rng.choice([math.nan, math.inf, -math.inf, 0.0, -0.0, -1.5])
+        elif column.type == "BIGINT":
+            made[column.name] = rng.choice([0, -1, 1, 7])
+    return made
 
 
 def _view() -> JobView:
@@ -358,7 +397,7 @@ def _checkpoints(rank: int, some: Callable[[], float]) -> Iterator[Row]:
 
 
 def _gpus(node: int, some: Callable[[], float]) -> Iterator[Row]:
-    for i in range(5):
+    for i in range(5 if node == 0 else 3):
         for device in range(len(NODES[node])):
             used = (50 << 30) + i * (1 << 28 if device else 0) + device
             yield {

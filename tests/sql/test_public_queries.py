@@ -7,12 +7,14 @@ statements that is another answer, and this suite holds that it is, so that it s
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pytest
 import sqlglot
@@ -23,7 +25,7 @@ from muster.model import RankState
 from muster.sql.plan import Exactness, OutputColumn, Statement
 from muster.sql.planner import Planner
 from oracle import differences
-from sql.public_job import WORLD, Asked, PublicJob, make_public_job
+from sql.public_job import WORLD, Asked, PublicJob, make_public_job, shaken
 
 Query = dict[str, Any]
 QUERIES: list[Query] = yaml.safe_load((Path(__file__).parent / "fixtures/public_queries.yaml").read_text())
@@ -81,6 +83,61 @@ async def test_answer_is_that_of_one_duckdb(asked: Asked, query: Query) -> None:
     columns = comparable(answer.columns, query)
     wrong = differences(answer.table, expected(query["sql"]), columns, ordered=ordered(query["sql"]))
     assert wrong is None, wrong
+
+
+@pytest.fixture(scope="module", params=[1])
+def uneven(request: pytest.FixtureRequest) -> Iterator[tuple[PublicJob, Asked]]:
+    made = shaken(job(), request.param)
+    over = Asked(made, Planner(), per_rank=False)
+    yield made, over
+    over.merger.close()
+
+
+@ALL
+@pytest.mark.anyio
+async def test_answer_is_that_of_one_duckdb_whatever_the_values(uneven: tuple[PublicJob, Asked], query: Query) -> None:
+    made, over = uneven
+    answer = await ask(over, query["sql"])
+    statement = Statement("q", query["sql"])
+    if answer.error is not None:
+        with pytest.raises(duckdb.Error, match=re.escape(str(answer.error.detail)[:40])):
+            made.oracle.run(statement)
+        return
+    assert answer.table is not None
+    wrong = differences(answer.table, made.oracle.run(statement), answer.columns)
+    assert wrong is None, wrong
+
+
+REFUSED = {
+    "a window inside an aggregate": (
+        """WITH p AS (SELECT global_step, _rank, sum(duration_ms) AS ms FROM global.python.comm_collective GROUP BY ALL)
+        SELECT _rank, sum(CASE WHEN ms = max(ms) OVER (PARTITION BY global_step) THEN 1 ELSE 0 END) / count(*) AS worst
+        FROM p GROUP BY _rank""",
+        "window",
+    ),
+    "a column of an older probe": ("SELECT step, max(allocated) FROM python.torch_trace GROUP BY step", "step"),
+    "a column of another engine's table": ("SELECT avg(duration_ns) FROM python.trace_event", "duration_ns"),
+    "a function of another engine": (
+        "SELECT approx_percentile_cont(duration_ms, 0.95) FROM global.python.comm_collective",
+        "approx_percentile_cont",
+    ),
+    "settings": ("SELECT * FROM information_schema.df_settings WHERE name LIKE 'probing.%'", "df_settings"),
+    "the environment": ("SELECT name, value FROM process.envs", "process.envs"),
+    "a change of settings": ("SET probing.torch.profiling = 'on'", "SELECT"),
+    "two statements": ("SELECT 1 FROM cluster.nodes; SELECT 2 FROM cluster.nodes", "one"),
+    "an unfinished statement": ("SELECT _rank, avg( FROM global.python.comm_collective", ""),
+}
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("name", REFUSED)
+async def test_what_is_not_sql_over_the_job_is_the_users_error_and_named(asked: Asked, name: str) -> None:
+    sql, named = REFUSED[name]
+    answer = await ask(asked, sql)
+    assert answer.error is not None
+    assert answer.table is None
+    assert 400 <= answer.error.status < 500
+    assert named.lower() in f"{answer.error.detail} {answer.error.hint}".lower()
 
 
 @ALL

@@ -335,7 +335,7 @@ async def main() -> int:
     print(f"slowest by job_slowdown_proxy: rank {found}, planted: rank {size.slow}")
     good &= found == size.slow
     asked = await measure(size, PROBE_TABLES, probe_steps())
-    report("the same questions over collectives, as asked of per-rank probes", asked)
+    good &= report("the same questions over collectives, as asked of per-rank probes", asked)
     return 0 if good else 1
 
 

@@ -66,6 +66,14 @@ async def test_steps_of_job_health_move_a_hundredth_of_the_rows_at_most() -> Non
 
 
 @pytest.mark.anyio
+async def test_the_same_questions_as_asked_of_probes_move_a_tenth_of_the_window_at_most() -> None:
+    found = await bench.measure(SIZE, bench.PROBE_TABLES, bench.probe_steps())
+    window = 200 / (SIZE.rows / bench.OPS)  # of the rows: the newest 200 steps
+    assert all(line.share <= window / 10 for line in found.lines), found.lines
+    assert found.share <= window / 10, found.lines
+
+
+@pytest.mark.anyio
 async def test_bytes_moved_do_not_grow_with_the_rows_of_a_rank() -> None:
     short, long = [await bench.measure(bench.Size(16, rows), bench.OWN_TABLES, bench.own_steps()) for rows in (500, 2000)]
     assert long.rows > 3.5 * short.rows

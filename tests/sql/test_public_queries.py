@@ -182,3 +182,17 @@ async def test_ranks_without_the_table_are_named(asked: Asked, table: str, witho
     assert answer.error is None, answer.error
     assert {m.rank for m in answer.coverage.missing if m.state is RankState.NO_TABLE} == without
     assert sum(answer.coverage.states.values()) == WORLD
+
+
+@pytest.mark.anyio
+async def test_asked_together_they_give_the_same_in_two_waves(asked: Asked) -> None:
+    statements = [Statement(q["id"], q["sql"]) for q in QUERIES]
+    found = await asked.federation.run(statements, asked.view, deadline_s=100)
+    for query in QUERIES:
+        answer = found[query["id"]]
+        assert answer.error is None, f"{query['id']}: {answer.error}"
+        assert answer.table is not None
+        columns = comparable(answer.columns, query)
+        wrong = differences(answer.table, expected(query["sql"]), columns, ordered=ordered(query["sql"]))
+        assert wrong is None, f"{query['id']}: {wrong}"
+    assert {a.waves for a in found.values()} == {2}

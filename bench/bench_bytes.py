@@ -146,7 +146,7 @@ def _making(name: str, node: int, size: Size) -> str:
     first = node * RANKS_PER_NODE
     return (
         f"SELECT {listed} FROM range({first}, {first + RANKS_PER_NODE}) a(r), range({every}, {steps + 1}, {every}) b(s), "
-        f"range({counts.get(name, 1)}) c(i) ORDER BY s, r, i"
+        f"range({counts.get(name, 1)}) c(i)"
     )
 
 

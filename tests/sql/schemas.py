@@ -94,7 +94,7 @@ def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-SHAPES = ("grouped", "grouped", "rows", "sets", "window", "self", "other", "in", "cte", "topk", "on")
+SHAPES = ("grouped", "grouped", "rows", "sets", "window", "self", "other", "in", "cte", "topk", "on", "sink")
 
 
 @st.composite
@@ -117,6 +117,33 @@ def statements(draw: st.DrawFn, job: Made) -> str:
         return f"SELECT {col} AS c, _rank FROM {table}{where} ORDER BY c{way}, _rank LIMIT {limit} OFFSET {offset}"
     if shape == "on":
         return f"SELECT DISTINCT ON (_rank) _rank, {col} FROM {table}{where} ORDER BY _rank, {col}"
+    if shape == "sink":
+        inner = draw(
+            st.sampled_from(
+                [
+                    f"SELECT * FROM {table}{where}",
+                    f"SELECT _rank, {col} AS c, {name} AS n FROM {table}{where}",
+                    f"SELECT DISTINCT _rank, {col} AS c FROM {table}{where}",
+                    f"SELECT _rank, {col} AS c, count(*) AS n FROM {table}{where} GROUP BY _rank, {col}",
+                    f"SELECT _host, max(_rank) AS _rank, {col} AS c FROM {table} GROUP BY _host, {col}",
+                    f"SELECT _rank + 1 AS _rank, {col} AS c FROM {table}",
+                    f"SELECT _rank, {col} AS c FROM {table} ORDER BY _rank, {col} LIMIT 9",
+                ]
+            )
+        )
+        outer = col if inner.startswith("SELECT *") else "c"
+        tail = draw(
+            st.sampled_from(
+                [
+                    f"SELECT q._rank, q.{outer} FROM q WHERE {outer} IS NOT NULL AND _rank > 1",
+                    f"SELECT count(*) FROM q JOIN {table} y ON q._rank = y._local_rank WHERE q._rank IN (0, 2, 5)",
+                    f"SELECT count(*), max(y._rank) FROM {table} y LEFT JOIN q ON q._rank = y._rank WHERE q._rank = 3",
+                    f"SELECT _host, list(DISTINCT {outer} ORDER BY {outer}) FROM (SELECT *, 'h' AS h FROM q) z"
+                    + " WHERE h = 'h' AND _rank < 4 GROUP BY _host",
+                ]
+            )
+        )
+        return f"WITH q AS ({inner}) {tail}"
     if shape == "window":
         call = draw(st.sampled_from([f"count({col})", f"min({col})", "rank()", "count(*)"]))
         part = draw(st.sampled_from(["_rank", f"_rank, {name}", name, "_host"]))

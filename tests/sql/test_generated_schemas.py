@@ -23,8 +23,8 @@ ROUTES = {
     "local": Planner(rules=(push_local,)),
     "partial": Planner(rules=(push_partial,)),
 }
-many = settings(max_examples=settings().max_examples * 4)
-"""In all some 1,000 statements in CI, each on up to five routes; fifty times that in the deep run."""
+many = settings(max_examples=settings().max_examples * 3)
+"""In all some 700 statements in CI, each on up to five routes; fifty times that in the deep run."""
 BLOCKS = 4
 
 

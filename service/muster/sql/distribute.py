@@ -14,9 +14,11 @@ from sqlglot import exp
 from muster.sql.builder import Builder
 from muster.sql.gather import WHY_NOT, gather_all
 from muster.sql.local import push_local
+from muster.sql.narrow import narrow
 from muster.sql.partial import push_partial
 from muster.sql.placement import place
 from muster.sql.scopes import aggregates, nested_queries, uses
+from muster.sql.sink import sink
 
 Rule = Callable[[exp.Select, Builder], str | None]
 _PLAIN = frozenset({"expressions", "from_", "joins", "where", "with_"})
@@ -28,6 +30,9 @@ why."""
 def distribute(tree: exp.Query, builder: Builder, rules: tuple[Rule, ...] = RULES) -> exp.Query:
     """Replace what the shards can do by fragments. Gives the tree for the gateway (the given one is changed)."""
     holder = exp.Subquery(this=tree)
+    if rules:
+        narrow(tree, builder)
+        sink(tree, builder)
     _descend(tree, builder, rules)
     body: exp.Query = holder.this
     gather_all(body, builder)

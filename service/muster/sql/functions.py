@@ -69,6 +69,11 @@ MAX_SERIES = 100_000
 """Most rows of a `range` or `generate_series`."""
 
 
+_FIXED = frozenset(
+    "BOOLEAN TINYINT SMALLINT INTEGER BIGINT HUGEINT UTINYINT USMALLINT UINTEGER UBIGINT UHUGEINT FLOAT DOUBLE DECIMAL DATE"
+    " TIME TIMESTAMP INTERVAL UUID TIMESTAMP_S TIMESTAMP_MS TIMESTAMP_NS".split()
+    + ["TIMESTAMP WITH TIME ZONE", "TIME WITH TIME ZONE"]
+)
 _OWN_SYNTAX = words("array columns grouping grouping_id unnest coalesce ifnull nullif row try")
 """Written like calls, but no entries of the catalogue."""
 
@@ -81,10 +86,15 @@ class Functions:
     aggregate: frozenset[str]
     window: frozenset[str]
     known: frozenset[str]  # whatever the engine has, allowed or not: to tell "forbidden" from "unknown"
+    small: frozenset[str]  # those whose value has a fixed size, whatever their arguments
 
     @property
     def allowed(self) -> frozenset[str]:
         return self.scalar | self.aggregate | self.window
+
+
+def _has_fixed_size(kind: str | None) -> bool:
+    return kind is not None and kind.partition("(")[0] in _FIXED and "[" not in kind
 
 
 def denial(name: str) -> str | None:
@@ -117,6 +127,10 @@ def functions() -> Functions:
             "SELECT lower(function_name), function_type, bool_or(coalesce(stability = 'VOLATILE', false))"
             " FROM duckdb_functions() GROUP BY ALL"
         ).fetchall()
+        returned = connection.execute(
+            "SELECT lower(function_name), list(DISTINCT return_type) FROM duckdb_functions()"
+            " WHERE function_type <> 'macro' GROUP BY ALL"
+        ).fetchall()
     finally:
         connection.close()
     volatile = {name for name, _, is_volatile in rows if is_volatile}
@@ -133,4 +147,5 @@ def functions() -> Functions:
         aggregate=frozenset(kinds["aggregate"] | {"percentile_cont", "percentile_disc"}),
         window=frozenset(kinds["window"]),
         known=frozenset(name for name, _, _ in rows),
+        small=frozenset(name for name, types in returned if all(_has_fixed_size(t) for t in types)),
     )

@@ -19,6 +19,7 @@ from muster.sql import engine_guard
 from muster.sql.dialect import DIALECT, ExportState, write
 from muster.sql.engine_parser import engine_parser
 from muster.sql.functions import denial, functions
+from muster.sql.growth import Caps, check_growth
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +31,11 @@ class Limits:
     tokens: int = 6_000
     literal_bytes: int = 4 << 10
     states: bool = False  # whether EXPORT_STATE may be used
+    growth: Caps = Caps()  # of values, expressions and relations
 
 
 USER = Limits()
-SHARD = Limits(text_bytes=64 << 10, tokens=24_000, depth=34, literal_bytes=16 << 10, states=True)
+SHARD = Limits(text_bytes=64 << 10, tokens=24_000, depth=34, literal_bytes=16 << 10, states=True, growth=Caps().times(8))
 """For what a gateway sends to a shard."""
 
 
@@ -274,6 +276,7 @@ def _check_engine(sql: str, written: str, limits: Limits) -> None:
     original = parser.parse(sql)
     again = parser.parse(written)
     engine_guard.check(again, states=limits.states)
+    check_growth(again[0], limits.growth)
     if not parser.same(original, again):
         raise SqlForbidden(
             "The statement cannot be written again without a change of meaning, so it is not run.",

@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import TypeVar
 
 from sqlglot import exp
 
@@ -26,27 +27,47 @@ from muster.sql.scopes import is_bare_star, output_name
 from muster.sql.unite import united
 from muster.sql.waves import extract
 
+T = TypeVar("T")
 CACHED_PLANS = 512
 CACHED_CATALOGUES = 16
 
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
-    """One statement planned by itself."""
+    """One statement planned by itself; `timeless` says that the plan holds for any moment."""
 
     waves: tuple[Wave, ...]
     merge: Merge
+    timeless: bool
+
+
+class _Key:
+    """A catalogue as a key: hashed once, since it holds every column of a job."""
+
+    __slots__ = ("_hash", "_parts")
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        tables = tuple(sorted(catalogue.tables.items()))
+        self._parts = (tables, catalogue.owned, catalogue.states, catalogue.pushdown, catalogue.why_not)
+        self._hash = hash((catalogue.version, self._parts))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, _Key) and self._parts == other._parts)
 
 
 class Planner:
-    """Plans statements against a catalogue. Thread-safe; plans are kept by text, parameters and catalogue version."""
+    """Plans statements against a catalogue. Thread-safe; plans are kept by text, parameters and catalogue."""
 
     def __init__(self, *, cached_plans: int = CACHED_PLANS, rules: tuple[Rule, ...] = RULES) -> None:
         """`rules` are the routes to try before gathering rows; without any, every table is gathered."""
         self._rules = rules
         self._lock = threading.Lock()
         self._plans: OrderedDict[object, _Planned] = OrderedDict()
-        self._binders: OrderedDict[object, Binder] = OrderedDict()
+        self._joint: OrderedDict[object, Plan] = OrderedDict()
+        self._binders: OrderedDict[_Key, tuple[_Key, Binder]] = OrderedDict()
         self._cached_plans = cached_plans
 
     def plan(self, statements: Sequence[Statement], catalogue: Catalogue, *, now: datetime | None = None) -> Plan:
@@ -57,62 +78,68 @@ class Planner:
         member `statement` naming the one at fault.
         """
         moment = now or datetime.now(UTC)
-        key = _key(catalogue)
-        binder = self._binder(key, catalogue)
+        key, binder = self._binder(catalogue)
+        keys = [_statement_key(s, key) for s in statements]
+        known = self._kept(self._joint, tuple(keys))
+        if known is not None:
+            return known
         planned = []
-        for statement in statements:
+        for statement, own in zip(statements, keys, strict=True):
             try:
-                planned.append(self._one(statement, key, catalogue, binder, moment))
+                planned.append(self._one(statement, own, catalogue, binder, moment))
             except MusterError as error:
                 error.extra.setdefault("statement", statement.id)
                 raise
         plan = Plan(_joined([p.waves for p in planned]), tuple(p.merge for p in planned))
-        return united(plan, {t: [c.name for c in binder.columns(t)] for f in plan.fragments for t in f.tables})
+        plan = united(plan, {t: [c.name for c in binder.columns(t)] for f in plan.fragments for t in f.tables})
+        if all(p.timeless for p in planned):
+            self._keep(self._joint, tuple(keys), plan)
+        return plan
 
-    def _binder(self, key: object, catalogue: Catalogue) -> Binder:
+    def _binder(self, catalogue: Catalogue) -> tuple[_Key, Binder]:
+        """The binder of a catalogue, with the key that is kept for it."""
+        key = _Key(catalogue)
         with self._lock:
             if key in self._binders:
                 self._binders.move_to_end(key)
                 return self._binders[key]
         made = Binder(catalogue)
         with self._lock:
-            kept = self._binders.setdefault(key, made)
+            kept = self._binders.setdefault(key, (key, made))
             while len(self._binders) > CACHED_CATALOGUES:
                 self._binders.popitem(last=False)
         return kept
 
-    def _one(self, statement: Statement, version: object, catalogue: Catalogue, binder: Binder, now: datetime) -> _Planned:
+    def _one(self, statement: Statement, key: object, catalogue: Catalogue, binder: Binder, now: datetime) -> _Planned:
         params.check(statement.params)
-        values = tuple(sorted((name, type(v).__name__, v) for name, v in statement.params.items()))
-        key = (statement.id, statement.sql, repr(values), statement.use_global, version)
-        with self._lock:
-            if key in self._plans:
-                self._plans.move_to_end(key)
-                return self._plans[key]
-        planned, timeless = _plan(statement, catalogue, binder, now, self._rules)
-        if timeless:
-            with self._lock:
-                self._plans[key] = planned
-                while len(self._plans) > self._cached_plans:
-                    self._plans.popitem(last=False)
+        known = self._kept(self._plans, key)
+        if known is not None:
+            return known
+        planned = _plan(statement, catalogue, binder, now, self._rules)
+        if planned.timeless:
+            self._keep(self._plans, key, planned)
         return planned
 
+    def _kept(self, plans: OrderedDict[object, T], key: object) -> T | None:
+        with self._lock:
+            if key in plans:
+                plans.move_to_end(key)
+                return plans[key]
+        return None
 
-def _key(catalogue: Catalogue) -> object:
-    return (
-        catalogue.version,
-        tuple(sorted(catalogue.tables.items())),
-        catalogue.owned,
-        catalogue.states,
-        catalogue.pushdown,
-        catalogue.why_not,
-    )
+    def _keep(self, plans: OrderedDict[object, T], key: object, plan: T) -> None:
+        with self._lock:
+            plans[key] = plan
+            while len(plans) > self._cached_plans:
+                plans.popitem(last=False)
 
 
-def _plan(
-    statement: Statement, catalogue: Catalogue, binder: Binder, now: datetime, rules: tuple[Rule, ...]
-) -> tuple[_Planned, bool]:
-    """Plan one statement. Also says whether the plan holds for any moment."""
+def _statement_key(statement: Statement, catalogue: _Key) -> object:
+    values = tuple(sorted((name, type(v).__name__, repr(v)) for name, v in statement.params.items()))
+    return statement.id, statement.sql, values, statement.use_global, catalogue
+
+
+def _plan(statement: Statement, catalogue: Catalogue, binder: Binder, now: datetime, rules: tuple[Rule, ...]) -> _Planned:
     guarded = guard(statement.sql, tables=binder.names)
     try:
         binder.prepare(guarded.tables)
@@ -136,7 +163,7 @@ def _plan(
         extract(tree, builder, lambda query, to: distribute(query, to, rules))
         tree = distribute(tree, builder, rules)
         merge = _merge(statement.id, tree, columns, exact, builder)
-        return _Planned(builder.waves(), merge), timeless
+        return _Planned(builder.waves(), merge, timeless)
     except RecursionError:
         raise TooLarge("The statement nests too deeply.", hint="Name its parts in a WITH clause.") from None
 

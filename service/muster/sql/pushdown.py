@@ -86,23 +86,27 @@ def pushed_conditions(table: exp.Table, own: list[str], others: dict[str, set[st
     select = enclosing_select(table)
     if select is None or not is_plain_source(table):
         return Pushed()
-    found = sources(select)
-    mine = next((s for s in found if s.node is table), None)
-    if mine is None or not _keeps_all_rows(found, mine):
+    mine = next((s for s in sources(select) if s.node is table), None)
+    if mine is None:
         return Pushed()
+    return Pushed(tuple(alone_conditions(select, mine, {c.lower() for c in own}, others)))
+
+
+def alone_conditions(
+    select: exp.Select, mine: Source, names: set[str], others: Mapping[str, set[str] | None]
+) -> list[exp.Expr]:
+    """Conditions of a SELECT that speak of one of its relations only and may as well be tested before the joins. Copies,
+    over bare columns."""
+    if not _keeps_all_rows(sources(select), mine):
+        return []
     where = select.args.get("where")
     candidates = conjuncts(where.this if where is not None else None)
     if mine.join is not None and not mine.join.args.get("side"):
         candidates += conjuncts(mine.join.args.get("on"))
-    names = {c.lower() for c in own}
     hidden = {n for columns in others.values() for n in (columns or ())}
     unknown = any(columns is None for columns in others.values())
-    kept = []
-    for condition in candidates:
-        alone = _alone(condition, mine.alias, names, hidden, unknown)
-        if alone is not None:
-            kept.append(alone)
-    return Pushed(tuple(kept))
+    found = (_alone(condition, mine.alias, names, hidden, unknown) for condition in candidates)
+    return [condition for condition in found if condition is not None]
 
 
 _PLAIN = (
@@ -130,7 +134,7 @@ def _keeps_all_rows(found: list[Source], mine: Source) -> bool:
     if mine.join is not None and not _is_inner(mine.join):
         return False
     for source in found:
-        if source is mine:
+        if source.node is mine.node:
             seen = True
             continue
         if source.join is None:
@@ -148,7 +152,7 @@ def _is_inner(join: exp.Join) -> bool:
 
 def _alone(condition: exp.Expr, alias: str, own: set[str], hidden: set[str], unknown: bool) -> exp.Expr | None:
     """A copy of a condition over bare columns of the table, or None where it speaks of anything else."""
-    if any(isinstance(n, _OPAQUE) or not _is_plain_call(n) for n in condition.walk()):
+    if any(isinstance(n, _OPAQUE) or not is_plain_call(n) for n in condition.walk()):
         return None
     for column in condition.find_all(exp.Column):
         name = column.name.lower()
@@ -167,6 +171,7 @@ def _alone(condition: exp.Expr, alias: str, own: set[str], hidden: set[str], unk
     return alone
 
 
-def _is_plain_call(node: exp.Expr) -> bool:
+def is_plain_call(node: exp.Expr) -> bool:
+    """Whether a node is no call, or one of a function of one row."""
     name = function_name(node)
     return name is None or (name in functions().scalar and name not in ("unnest", "columns", "grouping", "grouping_id"))

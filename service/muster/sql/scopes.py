@@ -58,6 +58,11 @@ def enclosing_select(node: exp.Expr) -> exp.Select | None:
     return node.find_ancestor(exp.Select)
 
 
+def enclosing_query(cte: exp.CTE) -> exp.Expr | None:
+    """The query whose WITH clause holds a CTE."""
+    return cte.parent.parent if cte.parent is not None else None
+
+
 def own_nodes(select: exp.Expr, parts: Iterable[exp.Expr] | None = None) -> Iterator[exp.Expr]:
     """Nodes of a SELECT (or of some parts of it) without what lies inside nested queries and CTEs."""
     stack: list[exp.Expr] = list(parts) if parts is not None else [select]

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from functools import cache
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
+import anyio
 import pyarrow as pa
 import pytest
 
 from muster.federation.nodes import cluster_nodes
-from muster.sql.plan import Statement
 from oracle import Oracle, differences
 
 
@@ -33,6 +35,14 @@ bench = _bench()
 SIZE = bench.Size(64, 2000)
 
 
+STEPS = {"job_health": (bench.OWN_TABLES, bench.own_steps()), "asked of probes": (bench.PROBE_TABLES, bench.probe_steps())}
+
+
+@cache
+def measured(which: str) -> Any:
+    return anyio.run(bench.measure, SIZE, *STEPS[which])
+
+
 def oracle(tables: tuple[str, ...]) -> Oracle:
     nodes = [bench.rows_of(n, SIZE, tables) for n in range(SIZE.nodes)]
     job = bench.Job(SIZE, tables)
@@ -40,16 +50,10 @@ def oracle(tables: tuple[str, ...]) -> Oracle:
     return Oracle({t: pa.concat_tables([n[t] for n in nodes]) for t in tables}, cluster_nodes(job.view))
 
 
-@pytest.mark.anyio
-@pytest.mark.parametrize(
-    ("tables", "statements"),
-    [
-        pytest.param(bench.OWN_TABLES, bench.own_steps(), id="steps of job_health"),
-        pytest.param(bench.PROBE_TABLES, bench.probe_steps(), id="as asked of per-rank probes"),
-    ],
-)
-async def test_steps_give_what_one_duckdb_gives_in_two_waves(tables: tuple[str, ...], statements: list[Statement]) -> None:
-    found = await bench.measure(SIZE, tables, statements)
+@pytest.mark.parametrize("which", STEPS)
+def test_steps_give_what_one_duckdb_gives_in_two_waves(which: str) -> None:
+    tables, statements = STEPS[which]
+    found = measured(which)
     assert found.waves == found.requests == 2
     truth = oracle(tables)
     for statement in statements:
@@ -58,24 +62,21 @@ async def test_steps_give_what_one_duckdb_gives_in_two_waves(tables: tuple[str, 
         assert wrong is None, f"{statement.id}: {wrong}"
 
 
-@pytest.mark.anyio
-async def test_steps_of_job_health_move_a_hundredth_of_the_rows_at_most() -> None:
-    found = await bench.measure(SIZE, bench.OWN_TABLES, bench.own_steps())
+def test_steps_of_job_health_move_a_hundredth_of_the_rows_at_most() -> None:
+    found = measured("job_health")
     assert found.share <= 1 / 100, found.lines
     assert found.results["job_slowdown_proxy"].table.column("rank")[0].as_py() == SIZE.slow
 
 
-@pytest.mark.anyio
-async def test_the_same_questions_as_asked_of_probes_move_a_tenth_of_the_window_at_most() -> None:
-    found = await bench.measure(SIZE, bench.PROBE_TABLES, bench.probe_steps())
+def test_the_same_questions_as_asked_of_probes_move_a_tenth_of_the_window_at_most() -> None:
+    found = measured("asked of probes")
     window = 200 / (SIZE.rows / bench.OPS)  # of the rows: the newest 200 steps
     assert all(line.share <= window / 10 for line in found.lines), found.lines
     assert found.share <= window / 10, found.lines
 
 
-@pytest.mark.anyio
-async def test_bytes_moved_do_not_grow_with_the_rows_of_a_rank() -> None:
-    short, long = [await bench.measure(bench.Size(16, rows), bench.OWN_TABLES, bench.own_steps()) for rows in (500, 2000)]
+def test_bytes_moved_do_not_grow_with_the_rows_of_a_rank() -> None:
+    short, long = (anyio.run(bench.measure, bench.Size(16, n), *STEPS["job_health"]) for n in (500, 2000))
     assert long.rows > 3.5 * short.rows
     assert long.moved < 1.1 * short.moved
 

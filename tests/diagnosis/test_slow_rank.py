@@ -7,7 +7,7 @@ import pytest
 from diagnosis.collectives import needs_traces, trace
 from diagnosis.conftest import Evaluate
 from diagnosis.histories import Cluster, History, OwnTime, running, slowed, steady
-from diagnosis.steps import assert_steps_equal_one_duckdb, check, loud, only
+from diagnosis.steps import assert_steps_equal_one_duckdb, check, loud, named, only
 from muster.diagnosis.catalogue import DiagnosisCatalogue
 from muster.diagnosis.evaluation import Evaluation
 from muster.model import Kind, Severity, Status
@@ -26,7 +26,9 @@ def blamed(e: Evaluation) -> set[int]:
 
 
 def test_a_rank_that_became_slow_is_named_with_its_onset(evaluate: Evaluate) -> None:
-    found = only(evaluate(running(6, own=slowed(steady(), [4], 12, since=70)), ids=ID))
+    e = evaluate(running(6, own=slowed(steady(), [4], 12, since=70)), ids=ID)
+    found = named(e, "slow_against_peers")
+    assert [(f.id, f.ranks) for f in loud(e)] == [("slow_against_peers", (4,)), ("slower_than_itself", (4,))]
     assert (found.id, found.kind, found.ranks, found.confidence) == ("slow_against_peers", Kind.WORKER, (4,), "high")
     assert found.severity is Severity.WARN
     assert found.onset_step is not None
@@ -56,6 +58,13 @@ def test_one_fast_rank_does_not_make_all_others_slow(evaluate: Evaluate) -> None
     e = evaluate(running(6, own=slowed(steady(), [2], -10)), ids=ID)
     assert (loud(e), blamed(e)) == ([], set())
     assert [f.id for f in e.findings] == ["one_is_faster"]
+
+
+def test_a_rank_that_lost_its_lead_is_for_information(evaluate: Evaluate) -> None:
+    """It was twice as fast as its peers until step 60, and is as they are since."""
+    own = steady()
+    e = evaluate(running(6, own=lambda r, s, rng: own(r, s, rng) - (10 if r == 1 and s < 60 else 0)), ids=ID)
+    assert (e.status, [(f.id, f.severity) for f in e.findings]) == (Status.PASS, [("slower_than_itself", Severity.INFO)])
 
 
 def test_all_together_slower_is_nobodys_fault(evaluate: Evaluate) -> None:

@@ -15,8 +15,9 @@ from muster.errors import ConfigError
 DOCS = Path(__file__).parents[2] / "docs"
 RUNBOOK = ("## What it concludes", "## What it cannot know", "## Example", "## Runbook")
 OWN = (
-    "crash_triage", "health_overview", "node_hardware", "sre_triage", "startup_stall", "training_hang", "persistent_straggler",
-    "slow_rank", "comm_bottleneck", "input_bottleneck", "memory_leak", "gpu_pressure", "module_bottleneck",
+    "crash_triage", "health_overview", "node_hardware", "sre_triage", "startup_stall", "training_hang",
+    "persistent_straggler", "slow_rank", "comm_bottleneck", "input_bottleneck", "memory_leak", "gpu_pressure",
+    "module_bottleneck",
 )  # fmt: skip
 
 

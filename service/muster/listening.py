@@ -24,6 +24,14 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+def is_unspecified(host: str) -> bool:
+    """Whether a host number means all addresses of this machine, so that nobody can call it by that number."""
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False
+
+
 def open_listener(listen: str, *, hint: str, backlog: int) -> socket.socket:
     """A listening socket. Raises ConfigError when the address cannot be had."""
     host, port = parse(listen)

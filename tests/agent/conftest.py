@@ -19,7 +19,8 @@ import pyarrow as pa
 import pytest
 
 from muster.probe.agent.agent import Agent
-from muster.probe.agent.store import Node, Store
+from muster.probe.agent.snapshot import Node
+from muster.probe.agent.store import Store
 from muster.protocol import QueryRequest, RankRef, SubQuery
 
 TRAIN = """
@@ -28,23 +29,35 @@ import muster.probe as probe
 assert probe.start(), probe.errors()
 metrics = probe.table("my.metrics", reward=float, episode=int)
 steps = int(sys.argv[1])
+what = sys.argv[2]
+if what == "other-columns":
+    other = probe.table("my.metrics2", reward=str, extra=float)
+    other.row(reward="high", extra=0.5)
+else:
+    probe.table("my.metrics2", reward=int, episode=int).row(reward=7, episode=1)
 for i in range(1, steps + 1):
     with probe.collective("all_reduce", nbytes=8, seq=i):
-        time.sleep(0.001)
+        time.sleep(0 if what == "busy" else 0.001)
     probe.step()
     metrics.row(reward=i / 2, episode=i)
+if what == "stop":
+    probe.stop()
+elif what == "lose-lock":
+    os.closerange(3, 256)
 print("trained", flush=True)
-what = sys.argv[2]
 if what == "hang":
     with probe.collective("all_gather", nbytes=16, seq=steps + 1):
         time.sleep(600)
-elif what == "idle":
+elif what in ("idle", "busy", "stop", "lose-lock", "other-columns"):
     time.sleep(600)
 elif what == "loop":
     while True:
         steps += 1
         with probe.collective("all_reduce", nbytes=8, seq=steps):
             time.sleep(0.0002)
+elif what == "recv":
+    with probe.collective("recv", peer=1, nbytes=16):
+        time.sleep(600)
 elif what == "raise":
     raise RuntimeError("broken on purpose")
 elif what == "exit3":
@@ -126,9 +139,9 @@ class Asked:
 class Served:
     """An agent over the ranks' directory."""
 
-    def __init__(self, directory: Path, job: str = "j", rows_per_table: int = 50_000) -> None:
+    def __init__(self, directory: Path, job: str = "j", **options: Any) -> None:
         node = Node(job, "n0", "n0", "http://127.0.0.1:1")
-        self.store = Store([directory], node, rows_per_table=rows_per_table, memory_limit="512MB")
+        self.store = Store([directory], node, **({"rows_per_table": 50_000, "memory_limit": "512MB"} | options))
         self.agent = Agent(self.store)
 
     def ask(

@@ -7,12 +7,26 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Iterator
+from pathlib import Path
 
+import anyio
+import pyarrow as pa
 import pytest
 
-from agent.conftest import Ranks, Serve
+from agent.conftest import Asked, Ranks, Serve, Served
 from muster.errors import NotFound
-from muster.protocol import RankRef
+from muster.probe.agent.snapshot import view_name
+from muster.probe.recorder import Recorder
+from muster.protocol import QueryRequest, RankRef, SubQuery
+from probe.kit import make_recorder
+
+
+@pytest.fixture
+def recorder(tmp_path: Path) -> Iterator[Recorder]:
+    made = make_recorder(tmp_path)
+    yield made
+    made.close()
 
 
 def test_rows_are_fresh_at_query_time_and_carry_the_tags(ranks: Ranks, serve: Serve) -> None:
@@ -134,6 +148,86 @@ def test_how_a_process_ended_is_told_and_its_tables_still_answer(
     assert row["n"] == 20
 
 
+def test_a_rank_that_died_before_the_agent_came_ended_with_its_last_row(ranks: Ranks, serve: Serve) -> None:
+    process = ranks.start(0)
+    time.sleep(0.2)
+    process.kill()
+    process.wait()
+    state = serve().state()
+    assert state["status"] == "dead"
+    assert state["exit_ns"] == state["last_row_ns"] > state["started_ns"]
+
+
+def test_one_that_died_in_an_operation_before_the_agent_came_ended_after_that_began(ranks: Ranks, serve: Serve) -> None:
+    process = ranks.start(0, then="hang")
+    time.sleep(0.3)
+    process.kill()
+    process.wait()
+    served = serve()
+    (row,) = served.ask("SELECT max(start_ns) AS t FROM python.comm_collective WHERE end_ns IS NULL").rows()
+    assert served.state()["exit_ns"] == row["t"]
+
+
+@pytest.mark.parametrize("seen", [True, False])
+def test_a_rank_that_stopped_recording_has_finished_also_once_its_process_has_ended(
+    ranks: Ranks, serve: Serve, seen: bool
+) -> None:
+    process = ranks.start(0, then="stop")
+    served = serve()
+    if seen:
+        state = served.state()
+        assert (state["status"], state["exit_kind"], state["exit_message"]) == ("finished", "exit", "recording was stopped")
+        assert state["exit_ns"] > state["started_ns"]
+    process.terminate()
+    process.wait()
+    assert served.state()["status"] == "finished"
+    assert served.ask("SELECT 1 FROM process.exit").rows() == []
+
+
+def test_a_process_that_only_lost_its_lock_is_not_dead(ranks: Ranks, serve: Serve) -> None:
+    process = ranks.start(0, then="lose-lock")
+    served = serve()
+    state = served.state()
+    assert (state["status"], state["state"], state["exit_kind"]) == ("running", "S", None)
+    process.kill()
+    process.wait()
+    assert served.state()["status"] == "dead"
+
+
+def test_columns_that_ranks_declare_differently_are_united_and_what_is_left_out_is_said(ranks: Ranks, serve: Serve) -> None:
+    ranks.start(0, steps=1)
+    served = serve()
+    served.agent.refresh()
+    ranks.start(1, steps=1, then="other-columns")
+    found = served.ask("SELECT _rank, reward, episode, extra FROM my.metrics2 ORDER BY 1", "SELECT 1 FROM my.metrics")
+    assert found.rows() == [
+        {"_rank": 0, "reward": 7, "episode": 1, "extra": None},
+        {"_rank": 1, "reward": None, "episode": None, "extra": 0.5},
+    ]
+    (note,) = json.loads(found.meta["q"]["notes"])
+    assert note == "my.metrics2.reward of rank 1 has type VARCHAR there, BIGINT is kept (NULL)"
+    assert "notes" not in found.meta["1"]
+    assert served.agent.stats().store_errors == 1
+    (table,) = [t for t in served.agent.node().tables if t.name == "metrics2"]
+    assert [(c.name, c.type) for c in table.columns][-3:] == [
+        ("reward", "BIGINT"),
+        ("episode", "BIGINT"),
+        ("extra", "DOUBLE"),
+    ]
+
+
+def test_a_request_under_way_still_answers_when_a_table_gains_a_column(ranks: Ranks, serve: Serve) -> None:
+    ranks.start(0, steps=1)
+    served = serve()
+    served.agent.refresh()
+    snapshot = served.store.snapshot(served.store.lives)
+    ranks.start(1, steps=1, then="other-columns")
+    served.agent.refresh()
+    view = view_name("my.metrics2")
+    assert snapshot.cursor.sql(f'SELECT reward FROM "{view}"').fetchall() == [(7,)]
+    snapshot.close()
+
+
 def test_custom_tables_answer_too(ranks: Ranks, serve: Serve) -> None:
     ranks.start(0)
     served = serve()
@@ -162,7 +256,7 @@ def test_a_restart_is_a_generation_of_its_own_and_the_newest_counts(ranks: Ranks
     assert row == {"g": old, "n": 9}
 
 
-def test_only_the_ranks_asked_for_are_visible_and_unknown_ones_are_an_error(ranks: Ranks, serve: Serve) -> None:
+def test_only_the_ranks_asked_for_are_visible_and_unknown_ones_are_named(ranks: Ranks, serve: Serve) -> None:
     ranks.start(0)
     ranks.start(1)
     served = serve()
@@ -173,6 +267,34 @@ def test_only_the_ranks_asked_for_are_visible_and_unknown_ones_are_an_error(rank
     with pytest.raises(NotFound) as error:
         served.ask("SELECT 1 FROM process.rank", ranks=[RankRef(rank=7, generation=generation)])
     assert error.value.extra["ranks"] == [7]
+    some = [RankRef(rank=r, generation=generation) for r in (0, 7)]
+    found = served.ask("SELECT DISTINCT _rank FROM process.rank", ranks=some)
+    assert found.rows() == [{"_rank": 0}]
+    assert json.loads(found.meta["q"]["ranks"]) == [0]
+    assert json.loads(found.meta["q"]["missing"]) == [{"rank": 7, "generation": generation}]
+
+
+def test_a_rank_answers_to_the_name_its_generation_had_before_it_was_final(recorder: Recorder, tmp_path: Path) -> None:
+    served = Served(tmp_path, job="job")
+    (before,) = [r.generation for r in served.agent.node().ranks]
+    recorder.set_generation("final")
+    assert before is not None
+    for name in (before, "final"):
+        sql = "SELECT _generation AS g FROM process.rank"
+        assert served.ask(sql, ranks=[RankRef(rank=0, generation=name)]).rows() == [{"g": "final"}]
+    served.store.close()
+
+
+def test_memory_that_runs_out_costs_the_oldest_rows_and_not_the_answer(ranks: Ranks, serve: Serve) -> None:
+    for rank in range(3):
+        ranks.start(rank, steps=12_000, then="busy")
+    served = serve(memory_limit="12MB")
+    for _ in range(3):
+        served.agent.refresh()
+    assert len(served.ask("SELECT rank FROM process.rank").rows()) == 3
+    stats = served.agent.stats()
+    assert sum(stats.rows_expired.values()) > 0
+    assert stats.store_errors > 0
 
 
 def test_retention_keeps_the_newest_rows_and_counts_what_went(ranks: Ranks, serve: Serve) -> None:
@@ -182,7 +304,21 @@ def test_retention_keeps_the_newest_rows_and_counts_what_went(ranks: Ranks, serv
     (row,) = served.ask(f"SELECT count(*) AS n, min(global_step) AS a, max(global_step) AS z FROM {table}").rows()
     assert row == {"n": 100, "a": 901, "z": 1000}
     assert served.state()["oldest_global_step"] == 901
-    assert served.agent.stats().rows_expired >= 900
+    assert served.agent.stats().rows_expired[0, table] == 900
+    assert served.agent.stats().rows[0, table] == 100
+
+
+def test_retention_bounds_bytes_too(ranks: Ranks, serve: Serve) -> None:
+    ranks.start(0, steps=2000, then="busy")
+    size = 64 << 10
+    served = serve(bytes_per_table=size)
+    c = "python.comm_collective"
+    (row,) = served.ask(f"SELECT count(*) AS n, max(seq) AS newest FROM {c}").rows()
+    assert 100 < row["n"] < 1000
+    assert row["newest"] == 2000
+    assert served.ask(f"SELECT * FROM {c}").tables["q"].nbytes < 3 * size
+    stats = served.agent.stats()
+    assert stats.rows[0, c] + stats.rows_expired[0, c] == 2000
 
 
 def test_a_deadline_stops_the_work_and_the_next_subquery_is_answered(ranks: Ranks, serve: Serve) -> None:
@@ -192,9 +328,24 @@ def test_a_deadline_stops_the_work_and_the_next_subquery_is_answered(ranks: Rank
     c = "python.comm_collective"
     slow = f"SELECT count(*) FROM {c} a, {c} b, {c} d WHERE (a.seq + b.seq * d.seq) % 7 = 3"
     started = time.monotonic()
-    found = served.ask(slow, f"SELECT count(*) AS n FROM {c}", deadline_ms=400)
+    queries = [SubQuery(id="q", sql=slow, deadline_ms=400), SubQuery(id="1", sql=f"SELECT count(*) AS n FROM {c}")]
+    request = QueryRequest(queries=queries, deadline_ms=10_000)
+    found = Asked(anyio.run(served.agent.answer, request, threading.Event()))
     assert time.monotonic() - started < 5
     assert found.error("q")["code"] == "deadline_exceeded"
+    assert found.rows("1") == [{"n": 2000}]
+
+
+def test_the_deadline_of_the_request_ends_all_of_its_subqueries(ranks: Ranks, serve: Serve) -> None:
+    ranks.start(0, steps=2000)
+    served = serve()
+    served.state()
+    c = "python.comm_collective"
+    slow = f"SELECT count(*) FROM {c} a, {c} b, {c} d WHERE (a.seq + b.seq * d.seq) % 7 = 3"
+    started = time.monotonic()
+    found = served.ask(slow, slow, deadline_ms=400)
+    assert time.monotonic() - started < 5
+    assert [found.error(i)["code"] for i in ("q", "1")] == ["deadline_exceeded"] * 2
 
 
 def test_a_caller_that_goes_away_stops_the_work(ranks: Ranks, serve: Serve) -> None:
@@ -214,7 +365,44 @@ def test_budgets_are_refusals_and_never_cuts(ranks: Ranks, serve: Serve) -> None
     ranks.start(0, steps=50)
     served = serve()
     for limits in ({"max_rows": 10}, {"max_bytes": 100}):
-        assert served.ask("SELECT * FROM python.comm_collective", **limits).error()["code"] == "over_budget"
+        found = served.ask("SELECT * FROM python.comm_collective", "SELECT 1 AS x", **limits)
+        assert found.error()["code"] == "over_budget"
+        assert found.tables["q"].num_columns == 0
+        assert found.rows("1") == [{"x": 1}]
+
+
+def test_an_answer_over_budget_is_never_made_in_full(ranks: Ranks, serve: Serve) -> None:
+    ranks.start(0, steps=2000)
+    served = serve()
+    served.state()
+    c = "python.comm_collective"
+    before = pa.total_allocated_bytes()
+    started = time.monotonic()
+    error = served.ask(f"SELECT a.seq FROM {c} a, {c} b, {c} d", max_rows=1000, deadline_ms=60_000).error()
+    assert error["code"] == "over_budget"
+    assert time.monotonic() - started < 10
+    assert pa.total_allocated_bytes() - before < 64 << 20
+
+
+@pytest.mark.parametrize(
+    ("sql", "code"),
+    [
+        ("SELECT CAST(op AS INTEGER) FROM python.comm_collective", "statement_failed"),
+        ("SELECT CAST(op || seq AS INTEGER) AS x FROM python.comm_collective ORDER BY x", "statement_failed"),
+        ("SELECT bytes * 9223372036854775807 FROM python.comm_collective", "statement_failed"),
+        ("SELECT nonsense FROM python.comm_collective", "sql_bind"),
+        ("SELECT sum(op) FROM python.comm_collective", "sql_bind"),
+    ],
+)
+def test_an_error_says_whose_it_is(ranks: Ranks, serve: Serve, sql: str, code: str) -> None:
+    ranks.start(0)
+    assert serve().ask(sql).error()["code"] == code
+
+
+def test_a_column_may_be_named_with_its_schema(ranks: Ranks, serve: Serve) -> None:
+    ranks.start(0)
+    sql = "SELECT max(python.comm_collective.seq) AS s FROM python.comm_collective WHERE comm_collective.seq < 15"
+    assert serve().ask(sql).rows() == [{"s": 14}]
 
 
 @pytest.mark.parametrize(

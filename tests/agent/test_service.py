@@ -5,23 +5,29 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import anyio
+import anyio.to_thread
 import httpx
 import pytest
 
 from agent.conftest import Ranks, until
-from muster.probe.agent.register import backoff_s
+from muster.probe.agent import register
+from muster.probe.agent.register import Heartbeat, backoff_s
+from muster.probe.agent.serve import advertised, running_agent
 from muster.probe.agent.settings import AgentSettings
-from muster.protocol import ARROW_STREAM
+from muster.protocol import ARROW_STREAM, Engine, NodeInfo
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
 
@@ -121,6 +127,74 @@ def test_beyond_loopback_it_does_not_start_without_a_token(ranks: Ranks, started
     assert b"serve_token" in said
 
 
+def test_beyond_loopback_it_must_know_how_it_is_reached(ranks: Ranks, started: list[Service]) -> None:
+    options = ("--listen", "0.0.0.0:0", "--gateway", "http://127.0.0.1:9")
+    started.append(service := Service(ranks, *options, MUSTER_AGENT_SERVE_TOKEN="only-the-gateway"))
+    _, said = service.process.communicate(timeout=20)
+    assert service.process.returncode == 3
+    assert b"advertise" in said
+
+
+@pytest.mark.parametrize(
+    ("advertise", "registered"),
+    [
+        (None, "http://127.0.0.1:{port}"),
+        ("http://node1:0", "http://node1:{port}"),
+        ("http://[fd00::1]:0/agents", "http://[fd00::1]:{port}/agents"),
+        ("https://proxy/node1", "https://proxy/node1"),
+        ("http://node1:8701", "http://node1:8701"),
+    ],
+)
+def test_the_address_that_is_registered(advertise: str | None, registered: str) -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        assert advertised(advertise, listener) == registered.format(port=listener.getsockname()[1])
+
+
+def test_an_agent_is_found_while_it_runs_and_not_by_the_file_of_a_killed_one(ranks: Ranks, started: list[Service]) -> None:
+    ranks.start(0, steps=1)
+    started.append(service := Service(ranks))
+    found = running_agent([ranks.directory], "j")
+    assert found is not None
+    assert found["addr"] == service.addr
+    service.process.kill()
+    service.process.wait(10)
+    assert service.file.exists()
+    assert running_agent([ranks.directory], "j") is None
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "[::]"])
+def test_what_listens_on_all_addresses_may_serve_without_a_gateway(host: str) -> None:
+    settings = AgentSettings(job="j", listen=f"{host}:0", serve_token="only-the-gateway")
+    assert settings.advertise is None
+    with pytest.raises(ValueError, match="advertise"):
+        AgentSettings(job="j", listen=f"{host}:0", serve_token="only-the-gateway", gateway="http://gateway:8700")
+
+
+@pytest.mark.anyio
+async def test_an_unexpected_failure_does_not_end_the_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(register, "backoff_s", lambda failures: 0.001)
+    asked = failed = 0
+
+    def describe() -> NodeInfo:
+        nonlocal asked
+        asked += 1
+        if asked < 4:
+            raise RuntimeError("the store is broken")
+        return NodeInfo(engine=Engine(name="duckdb", version="2.0.1"), job="j", node="n0", host="n0", now=datetime.now(UTC))
+
+    def count() -> None:
+        nonlocal failed
+        failed += 1
+
+    heartbeat = Heartbeat("http://127.0.0.1:9", None, "http://127.0.0.1:1", describe, count)
+    async with anyio.create_task_group() as group:
+        group.start_soon(heartbeat.run)
+        await anyio.to_thread.run_sync(until, lambda: asked >= 6)
+        group.cancel_scope.cancel()
+    assert failed == 3
+
+
 def test_there_is_one_agent_for_a_job_on_a_node(ranks: Ranks, started: list[Service]) -> None:
     ranks.start(0, steps=1)
     started.append(Service(ranks))
@@ -131,6 +205,7 @@ def test_there_is_one_agent_for_a_job_on_a_node(ranks: Ranks, started: list[Serv
     )
     assert second.returncode == 3
     assert b"already serves" in second.stderr
+    assert started[0].addr.encode() in second.stderr.replace(b"\n", b"")
 
 
 def test_sigterm_ends_it_and_its_address_file(ranks: Ranks, started: list[Service]) -> None:

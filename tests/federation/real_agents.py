@@ -26,7 +26,8 @@ from muster.federation.shards.agent import AgentShard
 from muster.model import ColumnType, JobView, RankInfo, RankStatus, ShardInfo, ShardKind
 from muster.probe.agent.agent import Agent
 from muster.probe.agent.app import AgentApp
-from muster.probe.agent.store import Node, Store
+from muster.probe.agent.snapshot import Node
+from muster.probe.agent.store import Store
 from muster.protocol import NodeInfo
 from muster.sql.plan import Statement
 from muster.sql.planner import Planner

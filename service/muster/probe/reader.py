@@ -47,7 +47,8 @@ class Meta:
     """Who wrote a life directory. What is not known is None.
 
     `generation_final` is False until the process group is up and its shared id is known; `generation` may change once.
-    `started_ns` is the clock of the host when recording began. `step_source` is user, optimizer, ddp, … or None so far.
+    `started_ns` is the clock of the host when recording began, `stopped_ns` when the process itself ended it (`stop()`):
+    from then on a free lock says nothing of the process. `step_source` is user, optimizer, ddp, … or None so far.
     """
 
     job: str
@@ -73,6 +74,7 @@ class Meta:
     gateway: str | None = None
     main_thread_id: int | None = None
     collectors: tuple[str, ...] = ()
+    stopped_ns: int | None = None
     format: int = FORMAT
 
 

@@ -164,7 +164,7 @@ class Recorder:
         """Count an error of a collector; the last message per place is kept and shown by the agent."""
         self.errors.count(where, error)
 
-    def write_meta(self) -> None:
+    def write_meta(self, *, stopped_ns: int | None = None) -> None:
         """Write what is known of this life anew."""
         if not self.active:
             return
@@ -175,6 +175,7 @@ class Recorder:
                         "step_source": self.steps.source,
                         "main_thread_id": self.life.origin.pid,
                         "collectors": list(self.collectors),
+                        "stopped_ns": stopped_ns,
                     }
                 )
         except Exception as error:
@@ -184,6 +185,7 @@ class Recorder:
         """Stop writing and give the lock up. The files stay for the agent."""
         if self.active:
             self.spans.finish()
+            self.write_meta(stopped_ns=time_ns())
             self.active = False
             self._let_go()
             self.life.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -16,20 +16,23 @@ from muster.model import ColumnType
 from muster.probe.agent.answer import Answerer, Texts
 from muster.probe.agent.lives import Life
 from muster.probe.agent.sampler import CpuSampler
-from muster.probe.agent.store import Snapshot, Store
+from muster.probe.agent.snapshot import Snapshot
+from muster.probe.agent.store import Store
 from muster.protocol import Engine, NodeInfo, NodeRank, NodeTable, QueryRequest, RankRef, TableColumn
 
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """Counts for /metrics."""
+    """Counts for /metrics; of rows by rank and table."""
 
     ranks_alive: int
     lives: int
-    rows: int
-    rows_lost: int
-    rows_expired: int
+    rows: Mapping[tuple[int, str], int]
+    rows_lost: Mapping[tuple[int, str], int]
+    rows_expired: Mapping[tuple[int, str], int]
     recorder_errors: int
+    store_errors: int
+    background_errors: int
 
 
 class Agent:
@@ -40,6 +43,7 @@ class Agent:
         self._lock = threading.Lock()
         self._sampler = CpuSampler()
         self._texts = Texts()
+        self._failures = 0
 
     def refresh(self) -> list[Life]:
         """Read what is new; returns all lives."""
@@ -58,6 +62,10 @@ class Agent:
                         self.store.add_cpu_rows(life, rows)
                 elif life.meta is not None:
                     self._sampler.forget(life.meta.pid)
+
+    def count_failure(self) -> None:
+        """Background work failed and goes on."""
+        self._failures += 1
 
     def node(self) -> NodeInfo:
         """The answer of `GET /v1/node`, made anew."""
@@ -85,28 +93,31 @@ class Agent:
             return Stats(
                 ranks_alive=sum(x.alive for x in lives),
                 lives=len(lives),
-                rows=sum(sum(x.kept.values()) for x in lives),
-                rows_lost=sum(x.rows_lost for x in lives),
-                rows_expired=sum(self.store.expired.values()),
+                rows=_by_rank((x.rank, {t: k.rows for t, k in x.kept.items()}) for x in lives),
+                rows_lost=_by_rank((x.rank, x.lost) for x in lives),
+                rows_expired=dict(self.store.expired),
                 recorder_errors=sum(sum(x.directory.errors().values()) for x in lives),
+                store_errors=sum(self.store.errors.values()),
+                background_errors=self._failures,
             )
 
     async def answer(self, request: QueryRequest, cancelled: threading.Event) -> bytes:
         """All answers of one request, in its order. `cancelled` stops the work within 50 ms.
 
-        Raises NotFound when the request names a rank or generation that is not here.
+        Raises NotFound when none of the ranks that the request names is here. Where only some are, the answers are over
+        those and say so: `ranks` in the metadata are those that they speak for, `missing` the others.
         """
-        return await anyio.to_thread.run_sync(self._answer, request, cancelled)
-
-    def _answer(self, request: QueryRequest, cancelled: threading.Event) -> bytes:
         until = time.monotonic() + request.deadline_ms / 1000
+        return await anyio.to_thread.run_sync(self._answer, request, cancelled, until)
+
+    def _answer(self, request: QueryRequest, cancelled: threading.Event, until: float) -> bytes:
         with self._lock:
             self.store.refresh()
-            lives = self._chosen(request.ranks)
+            lives, missing = self._chosen(request.ranks)
             tables = self.store.tables()
             snapshot: Snapshot = self.store.snapshot(lives)
         try:
-            answerer = Answerer(snapshot, tables.keys(), self._texts, [x.rank for x in lives], cancelled)
+            answerer = Answerer(snapshot, tables.keys(), self._texts, [x.rank for x in lives], missing, cancelled)
             parts = []
             for query in request.queries:
                 if cancelled.is_set():
@@ -116,19 +127,37 @@ class Agent:
         finally:
             snapshot.close()
 
-    def _chosen(self, wanted: Sequence[RankRef] | None) -> list[Life]:
+    def _chosen(self, wanted: Sequence[RankRef] | None) -> tuple[list[Life], list[RankRef]]:
+        """The lives that are asked for, and which of them are not here."""
         if wanted is None:
-            return self.store.newest()
-        here = {(x.rank, x.meta.generation): x for x in self.store.lives if x.meta is not None}
-        missing = [w for w in wanted if (w.rank, w.generation) not in here]
-        if missing:
-            names = ", ".join(f"rank {m.rank} of generation {m.generation}" for m in missing[:4])
+            return self.store.newest(), []
+        found = {(w.rank, w.generation): self._of(w.rank, w.generation) for w in wanted}
+        here = {x.number: x for x in found.values() if x is not None}
+        missing = [w for w in wanted if found[w.rank, w.generation] is None]
+        if missing and not here:
+            first = missing[0]
             raise NotFound(
-                f"{names} is not on this node." if len(missing) == 1 else f"{names}: not on this node.",
+                f"Rank {first.rank} of generation {first.generation} is not on this node"
+                + (f", nor are {len(missing) - 1} others." if len(missing) > 1 else "."),
                 hint="Read GET /v1/node for the ranks that are.",
                 ranks=sorted({m.rank for m in missing}),
             )
-        return [here[w.rank, w.generation] for w in wanted]
+        return list(here.values()), missing
+
+    def _of(self, rank: int, generation: str) -> Life | None:
+        """The newest life of a rank in a generation; by the name that the generation has, or had until it became final."""
+        lives = [x for x in self.store.lives if x.rank == rank and x.meta is not None]
+        exact = [x for x in lives if x.meta is not None and x.meta.generation == generation]
+        earlier = [x for x in lives if x.was_called(generation)]
+        return next((found[-1] for found in (exact, earlier) if found), None)
+
+
+def _by_rank(counts: Iterable[tuple[int, Mapping[str, int]]]) -> dict[tuple[int, str], int]:
+    found: dict[tuple[int, str], int] = {}
+    for rank, by_table in counts:
+        for table, number in by_table.items():
+            found[rank, table] = found.get((rank, table), 0) + number
+    return found
 
 
 def _engine() -> Engine:

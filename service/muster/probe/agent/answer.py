@@ -6,6 +6,7 @@ import io
 import threading
 import time
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import duckdb
@@ -13,34 +14,56 @@ import orjson
 import pyarrow as pa
 from sqlglot import exp
 
-from muster.engine import arrow_of
-from muster.errors import DeadlineExceeded, MusterError, OverBudget, ShardFailed, StatementFailed
-from muster.probe.agent.store import Snapshot, begin, view_name
-from muster.protocol import SubQuery
+from muster.errors import DeadlineExceeded, MusterError, OverBudget, ShardFailed, SqlBind, StatementFailed
+from muster.probe.agent.snapshot import Snapshot, begin, view_name
+from muster.protocol import RankRef, SubQuery
 from muster.sql.dialect import write
 from muster.sql.guard import SHARD, guard
 
+_BIND_ERRORS = (duckdb.BinderException, duckdb.CatalogException, duckdb.SyntaxException, duckdb.ParserException)
 _STATEMENT_ERRORS = (
     duckdb.ConversionException,
     duckdb.OutOfRangeException,
     duckdb.InvalidInputException,
-    duckdb.BinderException,
-    duckdb.SyntaxException,
-    duckdb.ParserException,
-    duckdb.CatalogException,
     duckdb.NotSupportedError,
 )
+_STATEMENT_TEXTS = ("Conversion Error", "Out of Range Error", "Invalid Input Error", "Not implemented Error")
+"""How the same errors begin when they come from within a stream of batches, where their class is lost."""
+BATCH_ROWS = 16_384
+MAX_NAMED = 100  # missing ranks and notes in the metadata of an answer
+MAX_ANSWER_BYTES = 256 << 20
+"""Of all answers of one request together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What one answer may have; `room`: bytes left to the request as a whole."""
+
+    rows: int
+    bytes: int
+    room: int
+
+    def check(self, rows: int, size: int) -> None:
+        """Raises OverBudget."""
+        if rows > self.rows:
+            raise OverBudget(f"The subquery gives more than {self.rows} rows.", hint="Filter, aggregate or LIMIT.")
+        if size > min(self.bytes, self.room):
+            limit, whose = min((self.bytes, "the subquery"), (self.room, "the request"))
+            raise OverBudget(f"The answer to {whose} has more than {limit} bytes.", hint="Ask for fewer columns or rows.")
 
 
 class Watch:
-    """Interrupts a cursor at a deadline or when the caller has gone; `tell` says which."""
+    """Runs statements on a cursor; stops them at a deadline, over budget, or when the caller has gone."""
 
     def __init__(self, cursor: duckdb.DuckDBPyConnection, cancelled: threading.Event) -> None:
         self._cursor = cursor
         self._cancelled = cancelled
 
-    def run(self, sql: str, until: float) -> pa.Table:
-        """The answer to one statement. Raises DeadlineExceeded, StatementFailed or ShardFailed."""
+    def run(self, sql: str, until: float, budget: Budget) -> pa.Table:
+        """The answer to one statement, never more of it in memory than the budget and a batch.
+
+        Raises DeadlineExceeded, OverBudget, SqlBind, StatementFailed or ShardFailed.
+        """
         done = threading.Event()
         late = threading.Event()
 
@@ -54,19 +77,50 @@ class Watch:
         timer = threading.Thread(target=interrupt, daemon=True)
         timer.start()
         try:
-            return arrow_of(self._cursor, sql)
-        except duckdb.Error as error:
+            return self._read(sql, budget)
+        except (duckdb.Error, OSError) as error:
             done.set()
+            timer.join()
             self._cursor.rollback()  # an error ends the transaction; what follows sees the rows of now
             begin(self._cursor)
-            if late.is_set():
-                raise DeadlineExceeded("The subquery was stopped at its deadline.") from None
-            if isinstance(error, _STATEMENT_ERRORS):
-                raise StatementFailed(_message(error)) from None
-            raise ShardFailed(_message(error)) from None
+            raise (
+                DeadlineExceeded("The subquery was stopped at its deadline.") if late.is_set() else _meant(error)
+            ) from None
         finally:
             done.set()
             timer.join()
+
+    def _read(self, sql: str, budget: Budget) -> pa.Table:
+        relation = self._cursor.sql(sql)
+        if relation is None:
+            raise duckdb.InvalidInputException("not a SELECT")
+        with relation.to_arrow_reader(BATCH_ROWS) as reader:
+            rows = size = 0
+            batches = []
+            for batch in reader:
+                rows, size = rows + batch.num_rows, size + batch.nbytes
+                budget.check(rows, size)
+                batches.append(batch)
+            return pa.Table.from_batches(batches, reader.schema)
+
+
+def _meant(error: Exception) -> MusterError:
+    """A statement that does not fit the data is its author's, one that does not fit the tables the gateway's (it has bound
+    it to what it knows of this shard), anything else the shard's."""
+    text = _message(error)
+    if isinstance(error, _BIND_ERRORS):
+        return SqlBind(text)
+    if isinstance(error, _STATEMENT_ERRORS) or text.startswith(_STATEMENT_TEXTS):
+        return StatementFailed(text)
+    return ShardFailed(text)
+
+
+@dataclass(frozen=True, slots=True)
+class Runnable:
+    """A statement that can be run on a snapshot, and the tables that it reads."""
+
+    sql: str
+    tables: tuple[str, ...]
 
 
 class Texts:
@@ -75,10 +129,10 @@ class Texts:
 
     def __init__(self, kept: int = 512) -> None:
         self._kept = kept
-        self._found: dict[tuple[str, int], str] = {}
+        self._found: dict[tuple[str, int], Runnable] = {}
         self._lock = threading.Lock()
 
-    def runnable(self, sql: str, tables: Collection[str]) -> str:
+    def runnable(self, sql: str, tables: Collection[str]) -> Runnable:
         """Raises SqlSyntax, SqlForbidden, SqlBind (an unknown table, with `table`) or TooLarge."""
         key = (sql, len(tables))  # tables are only ever added
         with self._lock:
@@ -86,14 +140,21 @@ class Texts:
         if known is not None:
             return known
         tree = guard(sql, tables=tables, limits=SHARD).tree
-        for table in list(tree.find_all(exp.Table)):
+        read = list(tree.find_all(exp.Table))
+        used = tuple(sorted({f"{t.db}.{t.name}".lower() for t in read if t.db}))
+        named = {(t.db.lower(), t.name.lower()) for t in read if t.db and not t.alias}
+        for table in read:
             _to_view(table)
-        text = write(tree)
+        for column in tree.find_all(exp.Column):
+            if (column.db.lower(), column.table.lower()) in named:  # schema.table.column: the view goes by the table's name
+                column.set("db", None)
+                column.set("catalog", None)
+        made = Runnable(write(tree), used)
         with self._lock:
             if len(self._found) >= self._kept:
                 self._found.clear()
-            self._found[key] = text
-        return text
+            self._found[key] = made
+        return made
 
 
 class Answerer:
@@ -105,16 +166,21 @@ class Answerer:
         tables: Collection[str],
         texts: Texts,
         ranks: list[int],
+        missing: list[RankRef],
         cancelled: threading.Event,
     ) -> None:
         self._tables = tables
         self._texts = texts
         self._watch = Watch(snapshot.cursor, cancelled)
+        self._room = MAX_ANSWER_BYTES
         self._common = {
             "as_of": datetime.now(UTC).isoformat(),
             "ranks": orjson.dumps(ranks).decode(),
             "rows_lost": str(snapshot.rows_lost),
         }
+        if missing:
+            self._common["missing"] = orjson.dumps([m.model_dump() for m in missing[:MAX_NAMED]]).decode()
+        self._left_out = snapshot.left_out
         if snapshot.oldest_step is not None:
             self._common["oldest_step"] = str(snapshot.oldest_step)
 
@@ -122,7 +188,8 @@ class Answerer:
         """One Arrow IPC stream; an error is a stream without columns whose metadata holds the problem."""
         start = time.monotonic()
         try:
-            table = self._run(query, min(until, start + query.deadline_ms / 1000))
+            runnable = self._texts.runnable(query.sql, self._tables)
+            table = self._run(runnable, query, min(until, start + query.deadline_ms / 1000))
         except MusterError as error:
             return _stream(pa.table({}), self._common | {"id": query.id, "error": orjson.dumps(error.problem()).decode()})
         batches = table.to_batches()
@@ -132,21 +199,16 @@ class Answerer:
             "batches": str(len(batches)),
             "elapsed_ms": f"{(time.monotonic() - start) * 1000:.3f}",
         }
+        notes = [note for table_name in runnable.tables for note in self._left_out.get(table_name, ())]
+        if notes:
+            meta["notes"] = orjson.dumps(notes[:MAX_NAMED]).decode()
         return _stream(table, meta)
 
-    def _run(self, query: SubQuery, until: float) -> pa.Table:
-        text = self._texts.runnable(query.sql, self._tables)
+    def _run(self, runnable: Runnable, query: SubQuery, until: float) -> pa.Table:
         if time.monotonic() >= until:
             raise DeadlineExceeded("The deadline passed before the subquery began.")
-        found = self._watch.run(text, until)
-        if found.num_rows > query.max_rows:
-            raise OverBudget(
-                f"The subquery gives {found.num_rows} rows; at most {query.max_rows} are allowed.", observed=found.num_rows
-            )
-        if found.nbytes > query.max_bytes:
-            raise OverBudget(
-                f"The subquery gives {found.nbytes} bytes; at most {query.max_bytes} are allowed.", observed=found.nbytes
-            )
+        found = self._watch.run(runnable.sql, until, Budget(query.max_rows, query.max_bytes, self._room))
+        self._room -= found.nbytes
         return found
 
 

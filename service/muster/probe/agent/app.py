@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hmac
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 
 import anyio
 import anyio.to_thread
@@ -145,14 +145,22 @@ class _Metrics(Collector):
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
 
-    def collect(self) -> list[GaugeMetricFamily]:
+    def collect(self) -> Iterator[GaugeMetricFamily]:
         stats = self._agent.stats()
-        texts = {
-            "ranks_alive": "Training processes that run.",
-            "lives": "Lives of ranks that are kept.",
-            "rows": "Rows that are held.",
-            "rows_lost": "Rows overwritten or torn before they could be read.",
-            "rows_expired": "Rows dropped by retention.",
-            "recorder_errors": "Errors that recorders counted.",
-        }
-        return [GaugeMetricFamily(f"muster_agent_{name}", text, value=getattr(stats, name)) for name, text in texts.items()]
+        for name, text, value in (
+            ("ranks_alive", "Training processes that run.", stats.ranks_alive),
+            ("lives", "Lives of ranks that are kept.", stats.lives),
+            ("recorder_errors", "Errors that recorders counted.", stats.recorder_errors),
+            ("store_errors", "Inserts that failed and columns that were left out.", stats.store_errors),
+            ("background_errors", "Failures of background work, which went on.", stats.background_errors),
+        ):
+            yield GaugeMetricFamily(f"muster_agent_{name}", text, value=value)
+        for name, text, values in (
+            ("rows", "Rows that are held.", stats.rows),
+            ("rows_lost", "Rows overwritten or torn before they could be read.", stats.rows_lost),
+            ("rows_expired", "Rows dropped by retention.", stats.rows_expired),
+        ):
+            family = GaugeMetricFamily(f"muster_agent_{name}", text, labels=("rank", "table"))
+            for (rank, table), value in sorted(values.items()):
+                family.add_metric([str(rank), table], value)
+            yield family

@@ -5,16 +5,27 @@ from __future__ import annotations
 import os
 import signal
 import statistics
+import time
 from collections import deque
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from time import time_ns
 from typing import Any
 
 from muster.probe.agent import proc
-from muster.probe.reader import LifeDir, Meta, OpenSpan, RingReader
-from muster.tables import COMM_COLLECTIVE, PROCESS_EXIT, STEP_TIMING, TRACE_EVENT, Table
+from muster.probe.agent.retention import Kept
+from muster.probe.reader import Batch, LifeDir, Meta, OpenSpan, RingReader
+from muster.tables import CHECKPOINT, COMM_COLLECTIVE, PROCESS_EXIT, STEP_TIMING, TRACE_EVENT, Table
 
 _STEPS_KEPT = 200
+_FINAL_S = 5.0  # how long a life is read on after its end: rows that were torn, a status that comes with the reaping
+_WRITTEN: Mapping[str, str] = {
+    COMM_COLLECTIVE.full_name: "end_ns",
+    TRACE_EVENT.full_name: "time",
+    STEP_TIMING.full_name: "end_ns",
+    CHECKPOINT.full_name: "ts",
+    PROCESS_EXIT.full_name: "ts",
+}
+"""The column that says, in ns since the epoch, when a row was written."""
 _ROUTINE_PHASES = frozenset({"forward", "backward", "optimizer", "data"})
 
 
@@ -58,24 +69,32 @@ class Life:
         self.meta: Meta | None = None
         self.alive = False
         self.exit: Exit | None = None
-        self.last_row_ns: int | None = None
+        self.last_row_ns: int | None = None  # of the main thread
+        self.last_sign_ns: int | None = None  # of any row, operation or span
         self.last = LastRow()
         self.last_local_step: int | None = None
         self.last_global_step: int | None = None
-        self.rows_lost = 0
-        self.kept: dict[str, int] = {}  # rows in the store by table
-        self.taken: dict[str, int] = {}  # rows ever read by table
+        self.lost: dict[str, int] = {}  # rows overwritten or torn before they were read, by table
+        self.kept: dict[str, Kept] = {}  # rows in the store, by table
+        self.left_out: dict[str, Mapping[str, str]] = {}  # columns that the store does not take from it, by table: why
         self._boot_id = boot_id
         self._readers: dict[str, RingReader] = {}
         self._durations: deque[float] = deque(maxlen=_STEPS_KEPT)
         self._exit_row: Exit | None = None
         self._pidfd: int | None = None
         self._gone_ns: int | None = None
+        self._over_since: float | None = None
         self._status: int | None = None
+        self._names: set[str] = set()
+        self._in_flight: list[dict[str, Any]] = []
 
     @property
     def rank(self) -> int:
         return self.directory.rank
+
+    @property
+    def rows_lost(self) -> int:
+        return sum(self.lost.values())
 
     @property
     def same_machine_boot(self) -> bool:
@@ -92,17 +111,27 @@ class Life:
         return "finished" if self.exit is not None and self.exit.clean else "dead"
 
     def update(self) -> list[tuple[Table, dict[str, list[Any]], int]]:
-        """Read meta, liveness and new rows; returns the new rows by table."""
-        self.meta = self.directory.meta() or self.meta
-        self._look_at_process()
-        return self._read_rows()
+        """Read meta, liveness, operations in flight and new rows; returns the new rows by table.
 
-    def settle(self) -> None:
-        """After the rows are read: how it ended, if it did."""
-        if self.alive:
-            self.exit = None
-            return
-        self.exit = self._exit_of(self._wait_status())
+        In this order: whoever has given up the lock has written its last row, and an operation that ends meanwhile is in
+        flight or a row or both, never neither (the store shows it once).
+        """
+        if self._over_since is not None and time.monotonic() - self._over_since > _FINAL_S:
+            return []
+        self.meta = self.directory.meta() or self.meta
+        if self.meta is not None:
+            self._names.add(self.meta.generation)
+        held = self.directory.alive()
+        self._in_flight = _rows(self.directory.in_flight())
+        rows = self._read_rows()
+        for row in self._in_flight:
+            self._sign(row["wait_start_ns"] or row["start_ns"])
+        self._settle(held)
+        return rows
+
+    def was_called(self, generation: str) -> bool:
+        """Whether the life is, or was before its process group came up, of this generation."""
+        return generation in self._names
 
     def close(self) -> None:
         for reader in self._readers.values():
@@ -132,11 +161,8 @@ class Life:
         return seen if self.meta.start_ticks in (None, seen.start_ticks) else nothing
 
     def in_flight(self) -> list[dict[str, Any]]:
-        """Operations in flight, oldest first."""
-        batch = self.directory.in_flight()
-        names = list(batch.columns)
-        rows = [dict(zip(names, values, strict=True)) for values in zip(*batch.columns.values(), strict=True)]
-        return sorted(rows, key=lambda r: r["start_ns"] or 0)
+        """Operations in flight at the last `update`, oldest first."""
+        return self._in_flight
 
     def main_spans(self) -> list[OpenSpan]:
         return [s for s in self.directory.open_spans() if s.is_main_thread]
@@ -153,13 +179,36 @@ class Life:
                 self._status = proc.zombie_status(self.meta.pid, self.meta.start_ticks)
         return self._status
 
-    def _look_at_process(self) -> None:
-        alive = self.directory.alive()
-        if self.alive and not alive and self._gone_ns is None:
-            self._gone_ns = time_ns()
-        self.alive = alive
-        if not alive and self._gone_ns is None:  # it had ended before this agent first saw it
-            self._gone_ns = self.last_row_ns or (self.meta.started_ns if self.meta else time_ns())
+    def _settle(self, held: bool) -> None:
+        """After the rows are read: whether it is alive, or how it ended.
+
+        Who has lost the lock without having stopped, and is still there with all its memory, has closed the lock's file by
+        mistake (a closerange of everything does it): it lives. One that was dead before it was first looked at ended when
+        it last gave a sign, never when it began: the earliest end is taken for the first death.
+        """
+        seen_alive, self.alive = self.alive, held or self._only_lock_lost()
+        if self.alive:
+            self.exit = None
+            self._over_since = None
+            return
+        if self._gone_ns is None:
+            self._gone_ns = time.time_ns() if seen_alive else self._last_sign()
+        if self._over_since is None:
+            self._over_since = time.monotonic()
+        self.exit = self._exit_of(self._wait_status())
+
+    def _last_sign(self) -> int:
+        for span in self.directory.open_spans():
+            self._sign(span.start_ns)
+        if self.last_sign_ns is not None:
+            return self.last_sign_ns
+        return self.meta.started_ns if self.meta is not None else time.time_ns()
+
+    def _only_lock_lost(self) -> bool:
+        meta = self.meta
+        if meta is None or self._exit_row is not None or meta.stopped_ns is not None or not self.same_machine_boot:
+            return False
+        return meta.start_ticks is not None and proc.has_memory(meta.pid, meta.start_ticks)
 
     def _read_rows(self) -> list[tuple[Table, dict[str, list[Any]], int]]:
         found = []
@@ -168,27 +217,33 @@ class Life:
             if reader is None:
                 reader = self._readers[table.full_name] = self.directory.reader(table)
             batch = reader.read_new()
-            self.rows_lost += batch.lost
+            if batch.lost:
+                self.lost[table.full_name] = self.lost.get(table.full_name, 0) + batch.lost
             if batch.rows:
-                columns = {name: list(values) for name, values in batch.columns.items()}
-                self._learn(reader.table.full_name, columns)
+                columns = dict(batch.columns)
+                self._learn(reader.table.full_name, columns, batch.rows)
                 found.append((reader.table, columns, batch.rows))
         return found
 
-    def _learn(self, table: str, columns: dict[str, list[Any]]) -> None:
+    def _learn(self, table: str, columns: dict[str, list[Any]], rows: int) -> None:
+        """Take from new rows what process.rank needs. A recorder of another version may lack columns."""
+
+        def of(*names: str) -> Iterator[tuple[Any, ...]]:
+            return zip(*(columns.get(n) or [None] * rows for n in names), strict=True)
+
+        if table in _WRITTEN:
+            self._sign(max((t for (t,) in of(_WRITTEN[table]) if t is not None), default=None))
         if table == COMM_COLLECTIVE.full_name:
-            rows = zip(*(columns[c] for c in ("thread_id", "end_ns", "op", "pg_name", "seq")), strict=True)
-            for thread, end, op, pg, seq in rows:
+            for thread, end, op, pg, seq in of("thread_id", "end_ns", "op", "pg_name", "seq"):
                 if self.is_main(thread):
                     self._moved(end)
                     self.last = LastRow(op, pg, seq)
         elif table == TRACE_EVENT.full_name:
-            for thread, at in zip(columns["thread_id"], columns["time"], strict=True):
+            for thread, at in of("thread_id", "time"):
                 if self.is_main(thread):
                     self._moved(at)
         elif table == STEP_TIMING.full_name:
-            names = ("local_step", "global_step", "step_duration_sec", "end_ns", "phase")
-            for local, step, seconds, end, phase in zip(*(columns[c] for c in names), strict=True):
+            for local, step, seconds, end, phase in of("local_step", "global_step", "step_duration_sec", "end_ns", "phase"):
                 self._moved(end)
                 self.last_local_step = local if local is not None else self.last_local_step
                 if step is not None and (self.last_global_step is None or step > self.last_global_step):
@@ -196,9 +251,12 @@ class Life:
                 if seconds is not None and phase is None:
                     self._durations.append(seconds)
         elif table == PROCESS_EXIT.full_name:
-            of_exit = ("kind", "ts", "code", "signal", "exception", "message", "last_step")
-            for values in zip(*(columns[c] for c in of_exit), strict=True):
+            for values in of("kind", "ts", "code", "signal", "exception", "message", "last_step"):
                 self._exit_row = Exit(*values)
+
+    def _sign(self, at_ns: int | None) -> None:
+        if at_ns is not None and (self.last_sign_ns is None or at_ns > self.last_sign_ns):
+            self.last_sign_ns = at_ns
 
     def _moved(self, at_ns: int | None) -> None:
         if at_ns is not None and (self.last_row_ns is None or at_ns > self.last_row_ns):
@@ -206,7 +264,10 @@ class Life:
 
     def _exit_of(self, status: int | None) -> Exit:
         """Its own last words, else what the kernel says, else just that it is gone."""
-        row, gone = self._exit_row, self._gone_ns or time_ns()
+        row, gone = self._exit_row, self._gone_ns or time.time_ns()
+        stopped = self.meta.stopped_ns if self.meta is not None else None
+        if stopped is not None and row is None:  # what became of the process since is no longer recorded
+            return Exit("exit", stopped, message="recording was stopped", last_step=self.last_global_step)
         if status is not None and os.WIFSIGNALED(status):
             number = os.WTERMSIG(status)
             name = signal.Signals(number).name if number in signal.valid_signals() else str(number)
@@ -219,6 +280,12 @@ class Life:
         if code is not None:
             return Exit("exit", gone, code, last_step=self.last_global_step)
         return Exit("vanished", gone, last_step=self.last_global_step)
+
+
+def _rows(batch: Batch) -> list[dict[str, Any]]:
+    names = list(batch.columns)
+    rows = [dict(zip(names, values, strict=True)) for values in zip(*batch.columns.values(), strict=True)]
+    return sorted(rows, key=lambda r: r["start_ns"] or 0)
 
 
 def long_phase(spans: list[OpenSpan]) -> OpenSpan | None:

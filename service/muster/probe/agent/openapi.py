@@ -46,8 +46,10 @@ def document() -> dict[str, Any]:
                 "post": _operation(
                     "post_query",
                     "The subqueries of one wave; one Arrow IPC stream for each, back to back, in their order. The schema"
-                    " metadata of a stream holds id, rows, batches, as_of, elapsed_ms, ranks, oldest_step, rows_lost; or"
-                    " error, a problem object, in a stream without columns.",
+                    " metadata of a stream holds id, rows, batches, as_of, elapsed_ms, ranks (those that it speaks"
+                    " for), missing (JSON list of ranks and generations that were asked for and are not here), oldest_step,"
+                    " rows_lost, notes (JSON list of texts: what was left out of the tables read); or error, a problem"
+                    " object, in a stream without columns.",
                     {ARROW_STREAM: {"schema": {"type": "string", "format": "binary"}}},
                 )
                 | {

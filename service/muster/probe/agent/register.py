@@ -10,25 +10,34 @@ import anyio
 import anyio.to_thread
 import httpx
 import structlog
-from pydantic import ValidationError
 
 from muster.protocol import NodeInfo, Registration, RegistrationAnswer
 
 _FIRST_BACKOFF_S = 0.5
 _MAX_BACKOFF_S = 15.0
 _TIMEOUT_S = 5.0
+_MAX_HEARTBEAT_S = 300.0
 
 
 class Heartbeat:
     """Keeps one node registered. `changed.set()` makes the next heartbeat come at once."""
 
-    def __init__(self, gateway: str, token: str | None, addr: str, describe: Callable[[], NodeInfo]) -> None:
+    def __init__(
+        self,
+        gateway: str,
+        token: str | None,
+        addr: str,
+        describe: Callable[[], NodeInfo],
+        failed: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`failed` is called after a failure that was not the gateway's or the network's."""
         self._url = gateway
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._addr = addr
         self._describe = describe
         self._changed = anyio.Event()
         self._log = structlog.get_logger("muster.agent.register")
+        self._failed = failed
         self.registered = False
 
     def changed(self) -> None:
@@ -36,7 +45,8 @@ class Heartbeat:
         self._changed.set()
 
     async def run(self) -> None:
-        """Register for ever: at the gateway's own pace while it answers, with growing pauses while it does not."""
+        """Register for ever: at the gateway's own pace while it answers, with growing pauses while it does not. Any other
+        failure is logged, counted (`failed`) and treated alike."""
         failures = 0
         async with httpx.AsyncClient(timeout=_TIMEOUT_S, trust_env=False, headers=self._headers) as client:
             while True:
@@ -47,12 +57,18 @@ class Heartbeat:
                     if not self.registered:
                         self._log.info("registered", gateway=self._url)
                     self.registered = True
-                except (httpx.HTTPError, ValidationError, ValueError) as error:
+                except Exception as error:
                     failures += 1
                     self.registered = False
                     pause = backoff_s(failures)
+                    expected = isinstance(error, httpx.HTTPError | httpx.InvalidURL | ValueError)
+                    if not expected:
+                        self._failed()
                     if failures in (1, 10) or failures % 100 == 0:
-                        self._log.warning("not registered", gateway=self._url, error=_say(error), failures=failures)
+                        self._log.warning(
+                            "not registered",
+                            gateway=self._url, error=_say(error), failures=failures, exc_info=not expected,
+                        )  # fmt: skip
                 with anyio.move_on_after(pause):
                     if failures:
                         await anyio.sleep(pause)
@@ -68,7 +84,7 @@ class Heartbeat:
         )
         answer.raise_for_status()
         told = RegistrationAnswer.model_validate_json(answer.content)
-        return max(0.2, told.heartbeat_s)
+        return min(max(0.2, told.heartbeat_s), _MAX_HEARTBEAT_S)
 
 
 def registration(info: NodeInfo, addr: str) -> Registration:

@@ -7,7 +7,7 @@ from typing import Any
 
 import psutil
 
-from muster.probe.agent.proc import main_thread
+from muster.probe.agent.proc import main_thread, thread_state
 from muster.probe.agent.state import Cpu
 
 _BUSY_THREADS = 16  # rows per process and sample, the busiest ones
@@ -45,13 +45,25 @@ class CpuSampler:
                 }
             )  # fmt: skip
         found = [(t.id, self._row(pid, t.id, now, t.user_time, t.system_time, 0, 0)) for t in threads]
+        self._forget_ended(pid, {0, *(t.id for t in threads)})
         busy = sorted(((tid, r) for tid, r in found if r is not None), key=lambda x: -x[1]["delta_total_ns"])
         for tid, row in busy[:_BUSY_THREADS]:
-            rows.append(row | {"scope": "thread", "tid": tid, "delta_vol_ctxt": None, "delta_invol_ctxt": None})
+            known = thread_state(pid, tid)
+            rows.append(
+                row
+                | {
+                    "scope": "thread", "tid": tid, "comm": known.name, "state": known.state, "wchan": known.wchan,
+                    "delta_vol_ctxt": None, "delta_invol_ctxt": None,
+                }
+            )  # fmt: skip
         return rows, cpu
 
     def forget(self, pid: int) -> None:
-        for key in [k for k in self._before if k[0] == pid]:
+        """The process has ended."""
+        self._forget_ended(pid, set())
+
+    def _forget_ended(self, pid: int, threads: set[int]) -> None:
+        for key in [k for k in self._before if k[0] == pid and k[1] not in threads]:
             del self._before[key]
 
     def _row(

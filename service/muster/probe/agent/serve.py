@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import anyio
 import anyio.to_thread
@@ -26,8 +27,9 @@ from muster.probe.agent.app import AgentApp
 from muster.probe.agent.lives import Life
 from muster.probe.agent.register import Heartbeat
 from muster.probe.agent.settings import AgentSettings
-from muster.probe.agent.store import Node, Store
-from muster.probe.lock import AGENT_LOCK, OwnerLock
+from muster.probe.agent.snapshot import Node
+from muster.probe.agent.store import Store
+from muster.probe.lock import AGENT_LOCK, LockProbe, OwnerLock
 
 ADDRESS_FILE = "agent.json"
 
@@ -44,9 +46,13 @@ def serve(settings: AgentSettings) -> None:
     lock, directory = _claim(roots, settings.job)
     listener = open_listener(settings.listen, hint="Port 0 takes a free one.", backlog=128)
     try:
-        addr = settings.advertise or url_of(listener)
+        addr = advertised(settings.advertise, listener)
         node = Node(settings.job, settings.node, settings.node, addr)
-        store = Store(roots, node, rows_per_table=settings.rows_per_table, memory_limit=settings.memory_limit)
+        store = Store(
+            roots, node,
+            rows_per_table=settings.rows_per_table, bytes_per_table=settings.bytes_per_table,
+            memory_limit=settings.memory_limit,
+        )  # fmt: skip
         try:
             _write_address(directory, addr)
             asyncio.run(_Service(settings, Agent(store), addr, listener).run())
@@ -61,14 +67,29 @@ def serve(settings: AgentSettings) -> None:
 
 
 def running_agent(roots: Sequence[Path], job: str) -> dict[str, Any] | None:
-    """Address and pid of the agent that serves a job on this node, from the file that it wrote; None without one."""
+    """Address and pid of the agent that serves a job on this node, from the file that it wrote; None without one. A file
+    that an agent left behind when it was killed does not count: it no longer holds the agent lock."""
     for root in roots:
+        probe = LockProbe(root / job / AGENT_LOCK)
         try:
-            found: dict[str, Any] = json.loads((root / job / ADDRESS_FILE).read_text())
+            if probe.holder() is not None:
+                found: dict[str, Any] = json.loads((root / job / ADDRESS_FILE).read_text())
+                return found
         except (OSError, ValueError):
             continue
-        return found
+        finally:
+            probe.close()
     return None
+
+
+def advertised(advertise: str | None, listener: socket.socket) -> str:
+    """The URL to register: what was set, with the port of the listener where it says 0, else that of the listener."""
+    if advertise is None:
+        return url_of(listener)
+    parts = urlsplit(advertise)
+    if parts.port != 0:
+        return advertise
+    return parts._replace(netloc=f"{parts.netloc.removesuffix(':0')}:{listener.getsockname()[1]}").geturl()
 
 
 class _Service:
@@ -85,7 +106,7 @@ class _Service:
         self._heartbeat = None
         if settings.gateway:
             secret = settings.token.get_secret_value() if settings.token else None
-            self._heartbeat = Heartbeat(settings.gateway, secret, addr, agent.node)
+            self._heartbeat = Heartbeat(settings.gateway, secret, addr, agent.node, agent.count_failure)
         self._watched: dict[int, Life] = {}
         self._known: tuple[object, ...] = ()
         self._log = structlog.get_logger("muster.agent")
@@ -98,7 +119,7 @@ class _Service:
             if self._settings.sample_s:
                 group.start_soon(self._guarded, self._sample)
             if self._heartbeat is not None:
-                group.start_soon(self._heartbeat.run)
+                group.start_soon(self._guarded, self._heartbeat.run)
             with suppress(SystemExit, KeyboardInterrupt):  # the signal that ended it
                 await self._server.serve(sockets=[self._listener])
             group.cancel_scope.cancel()
@@ -109,6 +130,7 @@ class _Service:
             try:
                 await work()
             except Exception as error:
+                self._agent.count_failure()
                 self._log.exception("background work failed", work=work.__name__, error=str(error))
             await anyio.sleep(1.0)
 
@@ -182,7 +204,11 @@ def _claim(roots: Sequence[Path], job: str) -> tuple[OwnerLock, int]:
             continue
         if lock is None:
             os.close(directory)
-            raise Conflict(f"An agent already serves job {job} on this node.", hint="It is found in muster nodes.")
+            other = running_agent(roots, job)
+            where = f" at {other['addr']} (pid {other['pid']})" if other and {"addr", "pid"} <= other.keys() else ""
+            raise Conflict(
+                f"An agent already serves job {job} on this node{where}.", hint="One is enough for all its ranks."
+            )
         return lock, directory
     raise ConfigError(f"no directory for the agent: {problem}", hint="Set MUSTER_DIR to a directory of your own.")
 

@@ -11,7 +11,8 @@ from typing import Annotated
 from pydantic import AliasChoices, Field, SecretStr, StringConstraints, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
-from muster.listening import is_loopback, parse
+from muster.listening import is_loopback, is_unspecified, parse
+from muster.probe.agent.retention import BYTES_PER_TABLE
 from muster.protocol import JobId
 
 
@@ -65,7 +66,8 @@ class AgentSettings(BaseSettings):
     advertise: str | None = Field(
         default=None,
         validation_alias=_aliases("advertise"),
-        description="URL under which the gateway reaches this agent; default the address that it listens on.",
+        description="URL under which the gateway reaches this agent (port 0: the one that it listens on); default the"
+        " address that it listens on.",
     )
     rows_per_table: int = Field(
         default=50_000,
@@ -73,6 +75,13 @@ class AgentSettings(BaseSettings):
         le=5_000_000,
         validation_alias=_aliases("rows_per_table"),
         description="Rows kept per rank and table; older ones are dropped.",
+    )
+    bytes_per_table: int = Field(
+        default=BYTES_PER_TABLE,
+        ge=64 << 10,
+        le=16 << 30,
+        validation_alias=_aliases("bytes_per_table"),
+        description="Bytes kept per rank and table; older rows are dropped.",
     )
     memory_limit: str = Field(
         default="1GB",
@@ -129,5 +138,10 @@ class AgentSettings(BaseSettings):
         if not is_loopback(host) and self.serve_token is None:
             raise ValueError(
                 f"listening on {host} needs serve_token (MUSTER_AGENT_SERVE_TOKEN), so that only the gateway can ask"
+            )
+        if self.gateway and self.advertise is None and is_unspecified(host):
+            raise ValueError(
+                f"listening on {host} needs advertise (MUSTER_AGENT_ADVERTISE): the URL under which the gateway reaches"
+                " this node, such as http://node1:0"
             )
         return self

@@ -6,52 +6,79 @@ One thread at a time may use a store (`Agent` sees to that); DuckDB gives each r
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import pyarrow as pa
 
-from muster.engine import arrow_type, open_engine, quote
+from muster.engine import open_engine, quote
 from muster.model import ColumnType
 from muster.probe.agent import proc
 from muster.probe.agent.lives import Life
+from muster.probe.agent.retention import BYTES_PER_TABLE, Kept
+from muster.probe.agent.shape import united
+from muster.probe.agent.snapshot import (
+    Node,
+    Snapshot,
+    arrow_rows,
+    begin,
+    column_of,
+    exit_table,
+    in_flight_table,
+    lives_table,
+    rank_view,
+    register,
+    view_of,
+)
 from muster.probe.agent.state import Cpu, rank_row
 from muster.probe.reader import discover
-from muster.tables import COMM_COLLECTIVE, CPU_UTILIZATION, PROCESS_EXIT, PROCESS_RANK, REGISTRY, STEP_TIMING, TAGS, Table
+from muster.tables import CPU_UTILIZATION, PROCESS_RANK, REGISTRY, STEP_TIMING, TAGS, Table
 
 LIVES_PER_RANK = 3
+MAX_TABLES = 256
+MIN_ROWS = 100
 _OWN = ("_life", "_n")
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
-    """Where this agent runs, for the tags."""
+class Part:
+    """New rows of one table of one life, as its ring describes them."""
 
-    job: str
-    node: str
-    host: str
-    addr: str
+    life: Life
+    table: Table
+    columns: Mapping[str, list[Any]]
+    rows: int
 
 
 class Store:
-    """Lives of one job on this node and their rows. Raises nothing for bad ring files: they are counted by the reader."""
+    """Lives of one job on this node and their rows. Bad ring files raise nothing: the reader counts them, and `errors` what
+    could not be kept of what it gave. `expired`: rows dropped by retention, by rank and table."""
 
-    def __init__(self, roots: Sequence[Path], node: Node, *, rows_per_table: int, memory_limit: str) -> None:
+    def __init__(
+        self,
+        roots: Sequence[Path],
+        node: Node,
+        *,
+        rows_per_table: int,
+        bytes_per_table: int = BYTES_PER_TABLE,
+        memory_limit: str,
+    ) -> None:
         self.node = node
         self.lives: list[Life] = []
         self.expired: dict[tuple[int, str], int] = {}
+        self.errors: dict[str, int] = {}
         self.cpu: dict[int, Cpu] = {}
         self._roots = roots
-        self._cap = rows_per_table
+        self._max_rows = rows_per_table
+        self._max_bytes = bytes_per_table
         self._engine = open_engine(memory_limit=memory_limit, threads=1)
         self._engine.execute("CREATE SCHEMA data")
         self._tables: dict[str, Table] = {}
         self._boot_id = proc.boot_id()
         self._seen: set[Path] = set()
         self._next_life = 1
-        self._in_flight: dict[int, list[dict[str, Any]]] = {}
         for table in REGISTRY.values():
             if table.scope == "rank" and not table.optional and table is not PROCESS_RANK:
                 self._create(table)
@@ -86,42 +113,39 @@ class Store:
     def refresh(self) -> None:
         """Find new lives, read what all rings have, note who is gone, drop what is too old."""
         self._discover()
-        found: dict[str, list[tuple[Life, Table, dict[str, list[Any]], int]]] = {}
-        # in flight first: an operation that ends meanwhile is then seen twice, and shown once, and never missed
-        self._in_flight = {life.number: life.in_flight() for life in self.lives}
+        found: dict[str, list[Part]] = {}
         for life in self.lives:
             for table, columns, rows in life.update():
-                found.setdefault(table.full_name, []).append((life, table, columns, rows))
-            life.settle()
-        for name, parts in found.items():
-            self._insert(name, parts)
+                found.setdefault(table.full_name, []).append(Part(life, table, columns, rows))
+        for parts in found.values():
+            self._insert(parts)
         self._expire()
 
     def add_cpu_rows(self, life: Life, rows: list[dict[str, Any]]) -> None:
         """Append samples made from outside to cpu.utilization."""
         names = [c.name for c in CPU_UTILIZATION.columns]
         columns = {n: [r.get(n) for r in rows] for n in names}
-        self._insert(CPU_UTILIZATION.full_name, [(life, CPU_UTILIZATION, columns, len(rows))])
+        self._insert([Part(life, CPU_UTILIZATION, columns, len(rows))])
 
     def snapshot(self, lives: Sequence[Life]) -> Snapshot:
         """A cursor on which `view_name(table)` shows just the rows of these lives, as of now."""
         cursor = self._engine.cursor()
         try:
-            in_flight = {life.number: self._in_flight.get(life.number, []) for life in lives}
+            in_flight = {life.number: life.in_flight() for life in lives}
             oldest = self._oldest_steps(cursor)
-            _register(cursor, "lives", _lives_table(lives, self.node))
-            _register(cursor, "rank_rows", self._rank_rows(lives, oldest, in_flight))
-            _register(cursor, "inflight_rows", _in_flight_table(in_flight))
-            _register(cursor, "exit_rows", _exit_table(lives))
+            register(cursor, "lives", lives_table(lives, self.node))
+            register(cursor, "rank_rows", self._rank_rows(lives, oldest, in_flight))
+            register(cursor, "inflight_rows", in_flight_table(in_flight))
+            register(cursor, "exit_rows", exit_table(lives))
             for table in self._tables.values():
-                cursor.execute(_view(table))
-            cursor.execute(_rank_view())
+                cursor.execute(view_of(table))
+            cursor.execute(rank_view())
             begin(cursor)
         except BaseException:
             cursor.close()
             raise
         steps = [oldest[x.number] for x in lives if x.number in oldest]
-        return Snapshot(cursor, max(steps, default=None), sum(x.rows_lost for x in lives))
+        return Snapshot(cursor, max(steps, default=None), sum(x.rows_lost for x in lives), _left_out(lives))
 
     def _rank_rows(
         self, lives: Iterable[Life], oldest: Mapping[int, int], in_flight: Mapping[int, list[dict[str, Any]]]
@@ -130,7 +154,7 @@ class Store:
             {"_life": x.number} | rank_row(x, oldest.get(x.number), self.cpu.get(x.number), in_flight.get(x.number, []))
             for x in lives
         ]
-        return _arrow(("_life", *(c.name for c in PROCESS_RANK.columns)), PROCESS_RANK, rows)
+        return arrow_rows(("_life", *(c.name for c in PROCESS_RANK.columns)), PROCESS_RANK, rows)
 
     def _oldest_steps(self, cursor: duckdb.DuckDBPyConnection) -> dict[int, int]:
         name = quote(STEP_TIMING.full_name)
@@ -165,155 +189,111 @@ class Store:
         self._engine.execute(f"CREATE TABLE data.{quote(table.full_name)} (_life INTEGER, _n BIGINT, {columns})")
         self._tables[table.full_name] = table
 
-    def _insert(self, name: str, parts: list[tuple[Life, Table, dict[str, list[Any]], int]]) -> None:
-        if name not in self._tables:
-            self._create(parts[0][1])
+    def _make_room(self, parts: Sequence[Part]) -> None:
+        """Have a table with room for what the rings describe. Raises CatalogException where it cannot be had."""
+        name = parts[0].table.full_name
+        registered = REGISTRY.get(name)
+        if registered is not None and (registered is PROCESS_RANK or registered.scope != "rank"):
+            raise duckdb.CatalogException(f"{name} is not a table of rings")
+        for part in parts:
+            known = self._tables.get(name)
+            start = known or registered or replace(part.table, columns=())
+            shape = united(start, part.table, fixed=registered is not None)
+            if known is None:
+                if len(self._tables) >= MAX_TABLES or not shape.table.columns:
+                    raise duckdb.CatalogException(f"no room for table {name}")
+                self._create(shape.table)
+            for column in shape.added if known is not None else ():
+                self._engine.execute(f"ALTER TABLE data.{quote(name)} ADD COLUMN {quote(column.name)} {column.type}")
+            self._tables[name] = shape.table
+            if shape.left_out and name not in part.life.left_out:
+                self._count(name)
+            part.life.left_out[name] = shape.left_out
+
+    def _insert(self, parts: Sequence[Part]) -> None:
+        """Keep new rows of one table. What cannot be kept is counted, as error and as expired, and never stops the rest."""
+        name = parts[0].table.full_name
+        try:
+            self._make_room(parts)
+            rows = self._arrow_of(name, parts)
+            self._put(name, rows)
+        except (duckdb.Error, pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            self._count(name)
+            if isinstance(error, duckdb.OutOfMemoryException):
+                self._keep_half()
+            for part in parts:
+                self._note_expired(part.life, name, part.rows)
+            return
+        first = 0
+        for part in parts:
+            part.life.kept.setdefault(name, Kept()).add(part.rows, rows.slice(first, part.rows).nbytes)
+            first += part.rows
+
+    def _arrow_of(self, name: str, parts: Sequence[Part]) -> pa.Table:
         table = self._tables[name]
         lives: list[int] = []
         numbers: list[int] = []
         data: dict[str, list[Any]] = {c.name: [] for c in table.columns}
-        for life, _, columns, rows in parts:
-            first = life.taken.get(name, 0) + 1
-            life.taken[name] = first + rows - 1
-            life.kept[name] = life.kept.get(name, 0) + rows
-            lives += [life.number] * rows
-            numbers += range(first, first + rows)
+        for part in parts:
+            kept = part.life.kept.get(name)
+            first = 1 + (kept.taken if kept is not None else 0)
+            lives += [part.life.number] * part.rows
+            numbers += range(first, first + part.rows)
+            left_out = part.life.left_out.get(name, {})
             for column, values in data.items():
-                values += columns.get(column) or [None] * rows
+                found = None if column in left_out else part.columns.get(column)
+                values += found if found is not None else [None] * part.rows
         arrays: list[pa.Array[Any]] = [pa.array(lives, pa.int32()), pa.array(numbers, pa.int64())]
-        arrays += [_column(values, table.column(column).type) for column, values in data.items()]  # type: ignore[union-attr]
-        batch = pa.table(arrays, names=[*_OWN, *data])
+        arrays += [column_of(data[c.name], c.type) for c in table.columns]
+        return pa.table(arrays, names=[*_OWN, *data])
+
+    def _put(self, name: str, rows: pa.Table) -> None:
         with self._engine.cursor() as cursor:
-            cursor.register("incoming", batch)
-            cursor.execute(f"INSERT INTO data.{quote(name)} SELECT * FROM incoming")
+            cursor.register("incoming", rows)
+            columns = ", ".join(quote(n) for n in rows.column_names)
+            cursor.execute(f"INSERT INTO data.{quote(name)} ({columns}) SELECT * FROM incoming")
 
     def _expire(self) -> None:
-        """Keep the newest rows of every rank and table. A quarter more is let be, so that it need not be done at once."""
+        """Keep the newest rows of every rank and table, within rows and bytes."""
         for life in self.lives:
             for table, kept in life.kept.items():
-                if kept <= self._cap + self._cap // 4:
-                    continue
-                last = life.taken[table] - self._cap
-                self._engine.execute(f"DELETE FROM data.{quote(table)} WHERE _life = ? AND _n <= ?", [life.number, last])
-                key = (life.rank, table)
-                self.expired[key] = self.expired.get(key, 0) + kept - self._cap
-                life.kept[table] = self._cap
+                self._drop_oldest(life, table, kept.surplus(self._max_rows, self._max_bytes))
 
+    def _drop_oldest(self, life: Life, table: str, rows: int) -> None:
+        if rows > 0:
+            last = life.kept[table].drop(rows)
+            self._engine.execute(f"DELETE FROM data.{quote(table)} WHERE _life = ? AND _n <= ?", [life.number, last])
+            self._note_expired(life, table, rows)
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """A cursor to ask, and what the rows on it can say: the oldest step that all of its ranks still hold, rows lost."""
+    def _keep_half(self) -> None:
+        """The memory limit was hit: keep half of what there is, and no more from now on."""
+        most = max((k.rows for x in self.lives for k in x.kept.values()), default=0)
+        self._max_rows = max(MIN_ROWS, min(self._max_rows, most // 2))
+        try:
+            for life in self.lives:
+                for table, kept in life.kept.items():
+                    self._drop_oldest(life, table, kept.rows - self._max_rows)
+            self._engine.execute("CHECKPOINT")  # gives the memory of deleted rows back
+        except duckdb.Error:  # no memory even for that, or requests still look at those rows: the next refresh tries again
+            self._count("memory")
 
-    cursor: duckdb.DuckDBPyConnection
-    oldest_step: int | None
-    rows_lost: int
+    def _note_expired(self, life: Life, table: str, rows: int) -> None:
+        key = (life.rank, table)
+        self.expired[key] = self.expired.get(key, 0) + rows
 
-    def close(self) -> None:
-        self.cursor.close()
-
-
-def begin(cursor: duckdb.DuckDBPyConnection) -> None:
-    """Begin a transaction that sees what is there now (DuckDB begins in earnest at the first read)."""
-    cursor.execute("BEGIN")
-    cursor.execute(f"SELECT 1 FROM data.{quote(STEP_TIMING.full_name)} LIMIT 1").fetchall()
-
-
-def view_name(table: str) -> str:
-    """Name of the view that shows a table (`schema.name`) of a snapshot."""
-    return f"v:{table}"
+    def _count(self, where: str) -> None:
+        self.errors[where] = self.errors.get(where, 0) + 1
 
 
 def _started(life: Life) -> int:
     return life.meta.started_ns if life.meta else 0
 
 
-def _register(cursor: duckdb.DuckDBPyConnection, name: str, table: pa.Table) -> None:
-    cursor.register(f"arrow_{name}", table)
-    cursor.execute(f"CREATE TEMP TABLE {name} AS SELECT * FROM arrow_{name}")
-    cursor.unregister(f"arrow_{name}")
-
-
-def _lives_table(lives: Sequence[Life], node: Node) -> pa.Table:
-    rows = []
+def _left_out(lives: Sequence[Life]) -> dict[str, tuple[str, ...]]:
+    """What answers over these lives lack, by table, in words."""
+    found: dict[str, list[str]] = {}
     for life in lives:
-        meta = life.meta
-        rows.append(
-            {
-                "_life": life.number,
-                "_host": node.host,
-                "_addr": node.addr,
-                "_rank": life.rank,
-                "_node_rank": meta.node_rank if meta else None,
-                "_local_rank": meta.local_rank if meta else None,
-                "_role": meta.role if meta else None,
-                "_generation": meta.generation if meta else None,
-            }
-        )
-    tags = Table("", "", "", TAGS)
-    return _arrow(("_life", *(c.name for c in TAGS)), tags, rows)
-
-
-def _in_flight_table(in_flight: Mapping[int, list[dict[str, Any]]]) -> pa.Table:
-    rows = [{"_life": number} | row for number, found in in_flight.items() for row in found]
-    return _arrow(("_life", *(c.name for c in COMM_COLLECTIVE.columns)), COMM_COLLECTIVE, rows)
-
-
-def _exit_table(lives: Sequence[Life]) -> pa.Table:
-    """Rows of process.exit for those that could not write their own."""
-    rows = []
-    for life in lives:
-        end = life.exit
-        if end is not None and end.kind in ("vanished", "signal"):
-            rows.append(
-                {
-                    "_life": life.number, "ts": end.at_ns, "rank": life.rank, "kind": end.kind, "code": end.code,
-                    "signal": end.signal, "exception": None, "message": end.message, "last_step": end.last_step,
-                }
-            )  # fmt: skip
-    return _arrow(("_life", *(c.name for c in PROCESS_EXIT.columns)), PROCESS_EXIT, rows)
-
-
-def _arrow(names: Sequence[str], table: Table, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    arrays = []
-    for name in names:
-        column = table.column(name)
-        kind = column.type if column is not None else "INTEGER"
-        arrays.append(_column([r[name] for r in rows], kind))
-    return pa.table(arrays, names=list(names))
-
-
-def _column(values: list[Any], kind: str) -> pa.Array[Any]:
-    found: pa.Array[Any] = pa.array(values, arrow_type(kind))
-    return found
-
-
-def _tag_list() -> str:
-    return ", ".join(f"l.{quote(c.name)}" for c in TAGS)
-
-
-def _view(table: Table) -> str:
-    """Tags, then the columns. Rows of operations in flight and of ends from outside are part of their tables; an operation
-    that ended while the rings were read is shown once."""
-    names = [quote(c.name) for c in table.columns]
-    body = f"SELECT _life, {', '.join(names)} FROM data.{quote(table.full_name)}"
-    if table.full_name == COMM_COLLECTIVE.full_name:
-        body += (
-            f" UNION ALL SELECT _life, {', '.join(names)} FROM inflight_rows i WHERE NOT EXISTS ("
-            f"SELECT 1 FROM data.{quote(table.full_name)} d WHERE d._life = i._life"
-            " AND d.start_ns = i.start_ns AND d.thread_id = i.thread_id)"
-        )
-    elif table.full_name == PROCESS_EXIT.full_name:
-        body += f" UNION ALL SELECT _life, {', '.join(names)} FROM exit_rows"
-    columns = ", ".join(f"d.{n}" for n in names)
-    return (
-        f"CREATE TEMP VIEW {quote(view_name(table.full_name))} AS"
-        f" SELECT {_tag_list()}, {columns} FROM ({body}) d JOIN lives l ON l._life = d._life"
-    )
-
-
-def _rank_view() -> str:
-    columns = ", ".join(f"d.{quote(c.name)}" for c in PROCESS_RANK.columns)
-    return (
-        f"CREATE TEMP VIEW {quote(view_name(PROCESS_RANK.full_name))} AS"
-        f" SELECT {_tag_list()}, {columns} FROM rank_rows d JOIN lives l ON l._life = d._life"
-    )
+        for table, columns in life.left_out.items():
+            for column, why in columns.items():
+                found.setdefault(table, []).append(f"{table}.{column} of rank {life.rank} {why} (NULL)")
+    return {table: tuple(notes) for table, notes in found.items()}

@@ -4,9 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 TORCH ?= torch==2.13.0
+ifndef SEED
+SEED := $(shell $(PYTHON) -c 'import random; print(random.randrange(1 << 32))')
+endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev setup-torch demo check test e2e bench openapi format clean
+.PHONY: help setup setup-dev setup-torch demo check test deep e2e bench openapi format clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -42,6 +45,11 @@ check: $(VENV)/.dev ## ruff, mypy --strict, import-linter
 
 test: $(VENV)/.dev ## all tests that need no torch
 	$(BIN)/python -m pytest -m 'not torch' $(ARGS)
+
+deep: $(VENV)/.dev ## generated statements against one DuckDB, fifty times as many; SEED=n repeats a run
+	@echo "seed $(SEED)"
+	HYPOTHESIS_PROFILE=deep $(BIN)/python -m pytest -m 'not torch' tests/sql/test_generated.py tests/sql/test_generated_schemas.py \
+	  --hypothesis-seed=$(SEED) --timeout=0 $(ARGS)
 
 e2e: $(VENV)/.torch ## real torchrun jobs (gloo, CPU), end to end
 	$(BIN)/python -m pytest -m torch $(ARGS)

@@ -17,7 +17,17 @@ settings.register_profile(
 # A change is judged by the same examples each time; people and the deep run look for new ones.
 settings.register_profile("ci", parent=settings.get_profile("default"), derandomize=True, database=None)
 settings.register_profile("deep", parent=settings.get_profile("default"), max_examples=3000)
-settings.load_profile("ci" if os.environ.get("CI") else "default")
+PROFILE = os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "default")
+settings.load_profile(PROFILE)
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    """Which generated examples this run sees, and how to see them again."""
+    if settings().derandomize:
+        return f"generated examples: profile {PROFILE}, the same in every run (no seed)"
+    seed = config.getoption("--hypothesis-seed")
+    again = f"seed {seed}" if seed else "new ones in every run; a failure prints how to repeat it"
+    return f"generated examples: profile {PROFILE}, {again}"
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ cannot fail on a typing mistake later.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import Self
 import muster
 from muster.diagnosis.imports import expanded
 from muster.diagnosis.params import parse
-from muster.diagnosis.schema import LANGS, Diagnosis, Parameter
+from muster.diagnosis.schema import LANGS, Diagnosis, Parameter, Step
 from muster.diagnosis.source import Path_, Source
 from muster.diagnosis.template import fields
 from muster.diagnosis.workspace import COVERAGE, RECORDED, ROSTER, Desk, Workspace
@@ -33,6 +33,7 @@ from muster.tables import GATEWAY_TABLES, REGISTRY
 
 PACKAGED = Path(muster.__file__).parent / "_queries"
 _SAMPLES: Mapping[str, ParamValue] = {"int": 1, "float": 1.0, "bool": True, "text": "x"}
+Bound = tuple[tuple[ColumnType, ...], frozenset[str]]
 _TYPED = {"ranks": "[]", "victims": "[]", "hosts": "VARCHAR[]", "next": "VARCHAR[]"}
 
 
@@ -91,6 +92,7 @@ class Checker:
         self.tables = Catalogue({t.full_name: tuple(ColumnType(c.name, c.type) for c in t.columns) for t in known})
         self._binder = Binder(self.tables)
         self._desk = Desk(memory_limit="128MB")
+        self._bound: dict[object, Bound] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -100,7 +102,16 @@ class Checker:
 
     def check(self, source: Source) -> Loaded:
         """Raises ConfigError naming file and line."""
-        return _check(source, self._binder, self._desk)
+        return _check(source, self._bind, self._desk)
+
+    def _bind(self, step: Step, parameters: Mapping[str, Parameter]) -> Bound:
+        """Columns of a step's result, and the tables of the job that it reads. What several import is bound once. Raises
+        what the guard and the binder raise."""
+        values = {n: sample(p) for n, p in parameters.items() if f"${n}" in step.sql}
+        key = (step.sql, tuple((step.columns or {}).items()), tuple(values.items()))
+        if key not in self._bound:
+            self._bound[key] = _bind(step, values, self._binder)
+        return self._bound[key]
 
 
 def sample(parameter: Parameter) -> ParamValue:
@@ -146,13 +157,20 @@ def _into(problems: list[ConfigError] | None) -> Iterator[None]:
         problems.append(error)
 
 
-def _check(source: Source, binder: Binder, desk: Desk) -> Loaded:
+def _check(source: Source, bind: Callable[[Step, Mapping[str, Parameter]], Bound], desk: Desk) -> Loaded:
     diagnosis = source.diagnosis
     _check_parameters(source)
     columns: dict[str, tuple[ColumnType, ...]] = {}
     tables: dict[str, frozenset[str]] = {}
     for i, step in enumerate(diagnosis.steps):
-        columns[step.name], tables[step.name] = _bind_step(source, i, binder)
+        try:
+            columns[step.name], tables[step.name] = bind(step, diagnosis.parameters)
+        except MusterError as error:
+            hint = error.hint or ""
+            if isinstance(error, SqlBind) and "table" in error.extra:
+                hint += " Name the result's columns (columns: {name: type}) where the step reads a table of your own."
+            text = f"step {step.name}: {error.detail} {hint}".strip()
+            raise source.sql_error(("steps", i, "sql"), text, error.position) from None
     used = frozenset().union(*tables.values())
     missing = used - set(diagnosis.requires)
     idle = set(diagnosis.requires) - used
@@ -187,25 +205,15 @@ def _check_parameters(source: Source) -> None:
                 raise source.error(("parameters", name, "default"), f"the default does not fit: {error.detail}") from None
 
 
-def _bind_step(source: Source, i: int, binder: Binder) -> tuple[tuple[ColumnType, ...], frozenset[str]]:
-    """Columns of a step's result, and the tables of the job that it reads."""
-    step = source.diagnosis.steps[i]
-    place: Path_ = ("steps", i, "sql")
-    declared = step.columns
-    try:
-        guarded = guard(step.sql, tables=None if declared else binder.names)
-        used = frozenset(guarded.tables) - GATEWAY_TABLES.keys()
-        if declared:
-            return tuple(ColumnType(n, t) for n, t in declared.items()), used
-        information.rename(guarded.tree)
-        binder.prepare({information.planned(t) for t in guarded.tables})
-        params.bind(guarded.tree, {n: sample(p) for n, p in source.diagnosis.parameters.items()})
-        return binder.describe(write(guarded.tree)), used
-    except MusterError as error:
-        hint = error.hint or ""
-        if isinstance(error, SqlBind) and "table" in error.extra:
-            hint += " Name the result's columns (columns: {name: type}) where the step reads a table of your own."
-        raise source.sql_error(place, f"step {step.name}: {error.detail} {hint}".strip(), error.position) from None
+def _bind(step: Step, values: Mapping[str, ParamValue], binder: Binder) -> Bound:
+    guarded = guard(step.sql, tables=None if step.columns else binder.names)
+    used = frozenset(guarded.tables) - GATEWAY_TABLES.keys()
+    if step.columns:
+        return tuple(ColumnType(n, t) for n, t in step.columns.items()), used
+    information.rename(guarded.tree)
+    binder.prepare({information.planned(t) for t in guarded.tables})
+    params.bind(guarded.tree, values)
+    return binder.describe(write(guarded.tree)), used
 
 
 def _check_local(source: Source, workspace: Workspace, steps: Mapping[str, tuple[ColumnType, ...]]) -> None:

@@ -13,6 +13,7 @@ from muster.errors import ConfigError
 
 MAX_BYTES = 256 << 10
 Path_ = tuple[str | int, ...]
+_Loader: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the same over libyaml, ten times as fast
 
 
 class Source:
@@ -68,7 +69,7 @@ class Source:
         try:
             if self.path.stat().st_size > MAX_BYTES:
                 raise ConfigError(f"{self.path} is larger than {MAX_BYTES} bytes.", hint="Split the diagnosis.")
-            loader = yaml.SafeLoader(self.path.read_text("utf-8"))
+            loader = _Loader(self.path.read_text("utf-8"))
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"{self.path} cannot be read: {error}", hint="Check the directory of diagnoses.") from None
         except yaml.YAMLError as error:

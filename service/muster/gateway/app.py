@@ -26,7 +26,7 @@ from muster.gateway.health import Evaluator, HealthDesk
 from muster.gateway.history import VerdictHistory
 from muster.gateway.metrics import Metrics
 from muster.gateway.middleware import Edge
-from muster.gateway.routes import health, jobs, meta, queries, sql
+from muster.gateway.routes import health, history, jobs, meta, queries, sql
 from muster.gateway.settings import GatewaySettings
 from muster.model import ShardInfo
 from muster.registry.addresses import AllowList
@@ -110,7 +110,7 @@ def create_app(
     )
     app.state.parts = parts
     errors.install(app)
-    for module in (health, sql, jobs, queries, meta):
+    for module in (health, history, sql, jobs, queries, meta):
         app.include_router(module.router)
     app.add_middleware(Edge, metrics=parts.metrics, max_body_bytes=settings.max_body_bytes)
     return app

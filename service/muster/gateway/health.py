@@ -73,6 +73,10 @@ class HealthDesk:
         evaluation = await self._evaluate(ask, "request")
         return Health(evaluation, self._history.annotate(ask.job, health_json(evaluation)))
 
+    def history(self, job: str, limit: int) -> dict[str, Any]:
+        """What is remembered of a job, with at most so many changes."""
+        return self._history.history(job, limit)
+
     async def round(self, ask: Ask) -> None:
         """One background evaluation."""
         evaluation = await self._evaluate(ask, "background")

@@ -7,7 +7,7 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import time
@@ -16,6 +16,7 @@ from typing import NoReturn
 from muster.errors import ConfigError
 from muster.probe import files
 from muster.probe.bundle import write_bundle
+from muster.probe.keeper import AgentKeeper
 from muster.probe.lock import AGENT_LOCK, LockProbe
 from muster.probe.reader import discover
 from muster.probe.sweep import sweep
@@ -33,8 +34,8 @@ class RunOptions:
     """Of one `muster run`.
 
     `directory`: where the recorders' files go (else /dev/shm/muster-<uid>). `collect`: collectors, None for the default.
-    `ring_bytes`: bytes of files per rank. `agent`: start one if none serves this job on this node. `agent_command`: how;
-    options are appended. `bundle_dir`: where to write the bundle on abnormal exit, None for ./muster-<job>-<time>;
+    `ring_bytes`: bytes of files per rank. `agent`: start one if none serves this job on this node,
+    and again if it is killed. `agent_command`: how; options are appended. `bundle_dir`: where to write the bundle on abnormal exit, None for ./muster-<job>-<time>;
     `bundle` False for never. `keep_s`: files of other jobs that ended longer ago are removed.
     """
 
@@ -99,11 +100,14 @@ def run(options: RunOptions, environ: Mapping[str, str] = os.environ) -> int:
     roots = files.roots(options.directory, environ)
     for root in roots:
         sweep(root, options.keep_s, keep=options.job)
-    agent = ensure_agent(options, roots, environ) if options.agent else None
+    keeper = AgentKeeper(
+        lambda: start_agent(options, roots, environ), lambda: any(agent_serves(root, options.job) for root in roots)
+    )
+    if options.agent:
+        keeper.begin()
     started = time()
-    code = _run_command(options.command, {**environ, **added})
-    if agent is not None:
-        _look_after_agent(agent)
+    code = _run_command(options.command, {**environ, **added}, keeper.look if options.agent else None)
+    keeper.end()
     if not recorded(options.job, roots, started):
         print(
             f"muster: nothing was recorded for job {options.job}: no process had RANK set and the rank to itself"
@@ -137,8 +141,8 @@ def exit_with(code: int) -> NoReturn:
     sys.exit(code if code >= 0 else 128 - code)
 
 
-def _run_command(command: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Start the command, hand on the signals that this process gets, wait."""
+def _run_command(command: Sequence[str], environ: Mapping[str, str], look: Callable[[], None] | None) -> int:
+    """Start the command, hand on the signals that this process gets, wait; `look` is called about every second."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED | {signal.SIGCHLD})
     try:
         try:
@@ -154,6 +158,8 @@ def _run_command(command: Sequence[str], environ: Mapping[str, str]) -> int:
             # a terminal sends its signals to the whole foreground group: the command has got those (si_code > 0) itself
             if info is not None and info.si_signo in FORWARDED and info.si_code <= 0:
                 process.send_signal(info.si_signo)
+            if look is not None:
+                look()
         return process.returncode
     finally:
         while signal.sigtimedwait({signal.SIGCHLD}, 0) is not None:
@@ -161,14 +167,10 @@ def _run_command(command: Sequence[str], environ: Mapping[str, str]) -> int:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def ensure_agent(options: RunOptions, roots: Sequence[Path], environ: Mapping[str, str]) -> int | None:
-    """Start an agent in a session of its own unless one serves this job here. Its pid, None if it was not started. It gets
-    the token by environment, since arguments can be read by others. Trouble is said in one line, never raised: training
-    goes on without it."""
+def start_agent(options: RunOptions, roots: Sequence[Path], environ: Mapping[str, str]) -> int | None:
+    """Start an agent in a session of its own. Its pid, None if it was not started. It gets the token by environment, since
+    arguments can be read by others. Trouble is said in one line, never raised: training goes on without it."""
     try:
-        for root in roots:
-            if agent_serves(root, options.job):
-                return None
         log = _agent_log(roots, options.job)
         words = [*options.agent_command, "--job", options.job]
         for name, value in (
@@ -194,22 +196,13 @@ def ensure_agent(options: RunOptions, roots: Sequence[Path], environ: Mapping[st
                     (os.POSIX_SPAWN_DUP2, log, 2),
                 ],
                 setsid=True,
+                setsigmask=(),  # while the command runs this process blocks what it hands on
             )
         finally:
             os.close(log)
     except OSError as error:
         print(f"muster: no agent started: {error}", file=sys.stderr)
         return None
-
-
-def _look_after_agent(pid: int) -> None:
-    """Say so if the agent that was started is gone already: then nobody serves what was recorded."""
-    try:
-        ended, status = os.waitpid(pid, os.WNOHANG)
-    except ChildProcessError:
-        return
-    if ended and status:
-        print(f"muster: the agent has ended (status {os.waitstatus_to_exitcode(status)}); see agent.log", file=sys.stderr)
 
 
 def agent_serves(root: Path, job: str) -> bool:

@@ -100,6 +100,13 @@ def test_a_later_directory_replaces_an_earlier_file(tmp_path: Path) -> None:
     assert load([first, second], packaged=False).get("probe").path == path
 
 
+def test_a_file_that_changes_is_read_again(tmp_path: Path) -> None:
+    write(tmp_path, diagnosis())
+    assert load([tmp_path], packaged=False) is load([tmp_path], packaged=False)
+    write(tmp_path, diagnosis(asks={"en": "changed", "zh": "x"}))
+    assert load([tmp_path], packaged=False).get("probe").diagnosis.asks.en == "changed"
+
+
 def test_two_files_of_one_directory_with_one_id_are_refused(tmp_path: Path) -> None:
     write(tmp_path, diagnosis())
     write(tmp_path, diagnosis(), "zz.yaml")

@@ -11,6 +11,7 @@ import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -76,12 +77,25 @@ class DiagnosisCatalogue:
 
 
 def load(dirs: Sequence[Path] = (), *, packaged: bool = True) -> DiagnosisCatalogue:
-    """The packaged diagnoses and those of `dirs`; a later file with an id replaces an earlier one.
+    """The packaged diagnoses and those of `dirs`; a later file with an id replaces an earlier one. The same unchanged files
+    are checked once per process.
 
     Raises ConfigError naming file and line.
     """
+    whole = (*([PACKAGED] if packaged else []), *dirs)
+    return _load(tuple(dirs), packaged, tuple(stamp for d in whole for stamp in _stamps(d)))
+
+
+@lru_cache(maxsize=8)
+def _load(dirs: tuple[Path, ...], packaged: bool, stamps: tuple[object, ...]) -> DiagnosisCatalogue:
     with Checker() as checker:
         return DiagnosisCatalogue([checker.check(source) for source in read(dirs, packaged=packaged).values()])
+
+
+def _stamps(directory: Path) -> list[tuple[str, int, int]]:
+    """What changes when a file of a directory does."""
+    found = [(path, path.stat()) for path in sorted(directory.glob("*.yaml"))]
+    return [(str(path), stat.st_mtime_ns, stat.st_size) for path, stat in found]
 
 
 class Checker:

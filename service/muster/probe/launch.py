@@ -34,9 +34,9 @@ class RunOptions:
     """Of one `muster run`.
 
     `directory`: where the recorders' files go (else /dev/shm/muster-<uid>). `collect`: collectors, None for the default.
-    `ring_bytes`: bytes of files per rank. `agent`: start one if none serves this job on this node,
-    and again if it is killed. `agent_command`: how; options are appended. `bundle_dir`: where to write the bundle on abnormal exit, None for ./muster-<job>-<time>;
-    `bundle` False for never. `keep_s`: files of other jobs that ended longer ago are removed.
+    `ring_bytes`: bytes of files per rank. `agent`: start one if none serves this job on this node, and again if it
+    is killed. `agent_command`: how; options are appended. `bundle_dir`: where to write the bundle on abnormal exit, None
+    for ./muster-<job>-<time>; `bundle` False for never. `keep_s`: files of other jobs that ended longer ago are removed.
     """
 
     job: str

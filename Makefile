@@ -9,7 +9,7 @@ SEED := $(shell $(PYTHON) -c 'import random; print(random.randrange(1 << 32))')
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev setup-torch demo check test deep e2e bench openapi format clean
+.PHONY: help setup setup-dev setup-torch demo check test deep e2e fuzz bench openapi format clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -53,6 +53,9 @@ deep: $(VENV)/.dev ## generated statements against one DuckDB, fifty times as ma
 
 e2e: $(VENV)/.torch ## real torchrun jobs (gloo, CPU), end to end
 	$(BIN)/python -m pytest -m torch $(ARGS)
+
+fuzz: $(VENV)/.dev ## mutated statements against guard, planner and the agent's engine: make fuzz SECONDS=3600 SEED=1
+	$(BIN)/python tests/fuzz/fuzz_sql.py --seconds $(or $(SECONDS),60) --out build/fuzz $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 bench: $(VENV)/.torch ## benchmarks; each prints its figure beside what it is compared with
 	@for b in bench/bench_*.py; do echo "== $$b"; $(BIN)/python $$b || exit 1; done

@@ -9,38 +9,15 @@ is made of it by name and through subqueries is counted from there. It bounds gr
 
 from __future__ import annotations
 
-import re
-import re._parser as regex  # type: ignore[import-not-found]
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from muster.errors import TooLarge
 from muster.sql.engine_parser import Node
-from muster.sql.functions import BOUND, BOUNDED, functions, words
+from muster.sql.sizes import MANY, PAIRS, REDUCES, SMALL, WIDTH, arguments_of, function_name, size_of
 
 COLUMN = 100
 """Bytes that a stored value counts."""
-SMALL = 16
-WIDTH = 40
-"""Columns that a stored table counts."""
-MANY = 20
-"""By how much a value that collects rows is larger than one of its parts: a nominal figure; how many rows there are is the
-engine's business, and counted by it."""
-
-_CONCATENATES = words("|| concat concat_ws list_concat array_concat list_cat array_cat")
-_ESCAPES = {"hex": 2, "to_hex": 2, "bin": 8, "to_binary": 8, "url_encode": 3, "to_json": 2, "json_quote": 2, "regexp_escape": 4,
-            "json_pretty": 4, "to_base64": 2, "base64": 2, "array_to_json": 2, "row_to_json": 2, "json": 2, "nfc_normalize": 3,
-            "upper": 2, "lower": 2, "ucase": 2, "lcase": 2}  # fmt: skip
-_SPLITS = words("string_split str_split string_to_array split string_split_regex str_split_regex regexp_split_to_array"
-                " regexp_extract_all")  # fmt: skip
-_SHORTENS = {"left": 1, "right": 1, "left_grapheme": 1, "right_grapheme": 1, "substr": 2, "substring": 2, "substring_grapheme": 2}
-_PICKS = words("coalesce ifnull if greatest least nullif try")
-_SELECTS = words("list_select array_select")
-_JOINS = words("array_to_string array_to_string_comma_default list_aggregate list_aggr array_aggregate array_aggr aggregate")
-_PAIRS = words("levenshtein editdist3 damerau_levenshtein jaccard jaro_similarity jaro_winkler_similarity")
-_REDUCES = words("list_reduce array_reduce reduce")
-_COLLECTS = words("list array_agg string_agg group_concat listagg histogram histogram_exact json_group_array json_group_object"
-                  " json_group_structure variant_group_array variant_group_object map_agg lttb approx_top_k")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +31,10 @@ class Caps:
 
     def times(self, factor: int) -> Caps:
         return Caps(self.bytes * factor, self.nodes * factor, self.columns * factor, self.relations * factor)
+
+
+CAPS = Caps()
+"""For what a user sends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +68,7 @@ def check_growth(statement: Node, caps: Caps) -> None:
 class _Walk:
     def __init__(self, caps: Caps) -> None:
         self._caps = caps
+        self._below = 0  # relations in the subqueries of the expressions of one SELECT
 
     def query(self, node: Node, ctes: Mapping[str, Relation], outer: Sequence[Mapping[str, Relation]]) -> Relation:
         known = dict(ctes)
@@ -115,6 +97,7 @@ class _Walk:
         return _either([left, right])
 
     def _select(self, node: Node, ctes: Mapping[str, Relation], outer: Sequence[Mapping[str, Relation]]) -> Relation:
+        before, self._below = self._below, 0
         sources: dict[str, Relation] = {}
         scopes = [sources, *outer]
         self._from(node.get("from_table") or {}, sources, scopes, ctes)
@@ -136,6 +119,8 @@ class _Walk:
                 made.other = _larger(made.other, value)
         for expression in _expressions([v for k, v in node.items() if k not in ("select_list", "from_table", "cte_map")]):
             self._value(expression, scopes, ctes)
+        made.scans += self._below
+        self._below = before
         return self._relation(made)
 
     def _star(
@@ -183,7 +168,7 @@ class _Walk:
             made = Relation(other=_largest(values), width=width)
         elif kind == "TABLE_FUNCTION":
             call = node.get("function") or {}
-            arguments = [self._value(a, scopes, ctes) for a in _arguments(call)]
+            arguments = [self._value(a, scopes, ctes) for a in arguments_of(call)]
             unnested = str(call.get("function_name", "")).lower() == "unnest"
             made = Relation(other=_largest(arguments) if unnested else Value(SMALL), width=2)
         else:
@@ -216,22 +201,27 @@ class _Walk:
             return Value(len(str((node.get("literal") or {}).get("text", "")).encode()) or 1)
         if kind == "SUBQUERY":
             inner = self.query(node["subquery"]["node"], ctes, scopes)
+            self._below += inner.scans
             child = self._value(node["child"], scopes, ctes) if node.get("child") else Value(0, 0)
-            size = {"SCALAR": inner.largest.bytes, "ARRAY": inner.largest.bytes * MANY}.get(str(node.get("subquery_type")), 1)
+            size = {"SCALAR": inner.largest.bytes, "ARRAY": inner.largest.bytes * MANY}.get(
+                str(node.get("subquery_type")), 1
+            )
             return self._hold(Value(size, 1 + child.nodes), node)
         if kind == "STAR":
             return _largest([s.largest for s in scopes[0].values()])
         if kind == "LAMBDA":
             return self._value(node["expr"], scopes, ctes)
-        name = str(node.get("function_name") or node.get("type") or "").lower()
-        arguments = _arguments(node)
+        name = function_name(node)
+        arguments = arguments_of(node)
         if any(a.get("class") == "LAMBDA" for a in arguments):
             return self._lambda(name, node, arguments, scopes, ctes)
         own = {id(a) for a in arguments}
         values = [self._value(a, scopes, ctes) for a in arguments]
         rest = [self._value(e, scopes, ctes) for e in _expressions(list(node.values())) if id(e) not in own]
         nodes = 1 + sum(v.nodes for v in values) + sum(v.nodes for v in rest)
-        size = self._size(node, kind, name, arguments, [v.bytes for v in values], [v.bytes for v in rest])
+        size = size_of(node, arguments, [v.bytes for v in values], [v.bytes for v in rest])
+        if name in PAIRS and size <= self._caps.bytes:
+            size = SMALL
         return self._hold(Value(size, nodes), node)
 
     def _lambda(
@@ -250,7 +240,7 @@ class _Walk:
         size = total
         for call in (a for a in arguments if a.get("class") == "LAMBDA"):
             names = [str(n["column_names"][-1]).lower() for n in _all(call.get("lhs")) if n.get("column_names")]
-            if name in _REDUCES:
+            if name in REDUCES:
                 # the first parameter holds what came before: it may be added to, not multiplied
                 held = 1_000_000
                 params = {n: Value(held if i == 0 else COLUMN) for i, n in enumerate(names)}
@@ -266,62 +256,6 @@ class _Walk:
                 size = max(size, count * made.bytes)
             nodes += made.nodes
         return self._hold(Value(size, nodes), node)
-
-    def _size(
-        self, node: Node, kind: object, name: str, arguments: Sequence[Node], sizes: Sequence[int], rest: Sequence[int]
-    ) -> int:
-        if kind == "CASE":
-            return max(rest, default=SMALL)
-        if kind == "CAST":
-            return max([*sizes, *rest], default=SMALL)
-        if kind in ("COMPARISON", "CONJUNCTION", "BETWEEN") or (kind == "OPERATOR" and "NULL" in name.upper()):
-            return SMALL
-        total = sum(sizes)
-        if name in _PAIRS:
-            if len(sizes) > 1 and sizes[0] * sizes[1] > self._caps.bytes * 8:
-                raise _grows(name, sizes[0] * sizes[1], node, "Compare shorter texts, such as left(x, 100).")
-            return SMALL
-        if name in _COLLECTS:
-            return total * MANY
-        if name in functions().small:
-            return SMALL
-        if name in ("range", "generate_series"):
-            return SMALL + 8 * _series(arguments)
-        if name in _CONCATENATES:
-            separators = sizes[0] * len(sizes) if name == "concat_ws" and sizes else 0
-            return total + separators + SMALL
-        if name in ("replace", "regexp_replace"):
-            return _replaced(name, arguments, sizes)
-        if name in BOUNDED:
-            width = _number(arguments[1]) if len(arguments) > 1 else None
-            return 4 * (BOUND if width is None else width)
-        if name in _SHORTENS:
-            wanted = _number(arguments[_SHORTENS[name]]) if len(arguments) > _SHORTENS[name] else None
-            return min(sizes[0], 4 * abs(wanted)) + SMALL if wanted is not None and sizes else total
-        if name in ("format", "printf"):
-            text = str((arguments[0].get("literal") or {}).get("text", "")) if arguments else ""
-            return sizes[0] + max(1, text.count("{") + text.count("%")) * max([*sizes[1:], SMALL]) if sizes else SMALL
-        if name in ("strftime", "strptime"):
-            return SMALL + 15 * max(sizes, default=1)
-        if name in _SPLITS:
-            return total * 16
-        if name in _SELECTS and len(sizes) > 1:
-            return sizes[0] * max(1, sizes[1] // 8)
-        if name in _JOINS:
-            return total + (max(1, sizes[0] // 8) * max(sizes[1:], default=1) if sizes else 0)
-        if name in _ESCAPES:
-            return total * _ESCAPES[name]
-        if name in ("json_extract", "json_extract_string", "->", "->>", "json_value", "json_extract_path"):
-            path = str((arguments[1].get("literal") or {}).get("text", "")) if len(arguments) > 1 else ""
-            return sizes[0] * 8 if sizes and ("*" in path or ".." in path) else max(sizes, default=SMALL)
-        if name in _PICKS or (name in functions().aggregate and name not in _COLLECTS) or name in functions().window:
-            return max(sizes, default=SMALL) * (MANY if len(sizes) > 1 and name in ("min", "max", "arg_max", "arg_min") else 1)
-        if kind == "OPERATOR":
-            return max([*sizes, *rest], default=SMALL)
-        if not name[:1].isalpha():
-            return SMALL if name in ("+", "-", "*", "/", "//", "%", "**", "^", "&", "|", "~", "<<", ">>") else total + SMALL
-        names = sum(len(str(a.get("name") or "")) for a in node.get("arguments") or ())
-        return total + names + SMALL
 
     def _hold(self, value: Value, node: Node) -> Value:
         name = str(node.get("function_name") or "").lower()
@@ -344,27 +278,6 @@ class _Walk:
 def _grows(name: str, factor: int, node: Node, hint: str) -> TooLarge:
     shown = f"{name}()" if name[:1].isalpha() and " " not in name else name
     return TooLarge(f"A value made by {shown} could be some {factor:,} times as large as what is stored.", hint=hint)
-
-
-def _replaced(name: str, arguments: Sequence[Node], sizes: Sequence[int]) -> int:
-    """Bytes after a replacement: how often it can match times how long it is."""
-    if len(sizes) < 3:
-        return sum(sizes) + SMALL
-    pattern = _text(arguments[1])
-    shortest = 1 if pattern is None else max(1, len(pattern)) if name == "replace" else _shortest_match(pattern)
-    everywhere = name == "replace" or len(arguments) > 3
-    if not everywhere:
-        return sizes[0] + sizes[2]
-    times = sizes[0] // shortest + 1
-    return max(sizes[0], times * sizes[2]) + (sizes[0] if shortest > 1 else 0)
-
-
-def _shortest_match(pattern: str) -> int:
-    """The least number of characters that a pattern matches, at least 1; 1 where it cannot be told."""
-    try:
-        return max(1, int(regex.parse(pattern).getwidth()[0]))
-    except (re.error, OverflowError, RecursionError, ValueError):
-        return 1
 
 
 def _named(names: Sequence[str], scopes: Sequence[Mapping[str, Relation]]) -> Value:
@@ -409,10 +322,6 @@ def _largest(values: Sequence[Value]) -> Value:
     return Value(max((v.bytes for v in values), default=SMALL), max((v.nodes for v in values), default=1))
 
 
-def _arguments(node: Node) -> list[Node]:
-    return [a.get("expression", a) for a in node.get("arguments") or node.get("children") or () if isinstance(a, dict)]
-
-
 def _expressions(parts: Sequence[object]) -> Iterator[Node]:
     """The outermost expressions below some parts of a tree."""
     for part in parts:
@@ -438,23 +347,3 @@ def _all(tree: object) -> Iterator[Node]:
     elif isinstance(tree, list):
         for part in tree:
             yield from _all(part)
-
-
-def _text(node: Node) -> str | None:
-    while node.get("class") == "CAST":
-        node = node["child"]
-    literal = node.get("literal") or {}
-    return str(literal.get("text")) if node.get("class") == "CONSTANT" and literal.get("kind") == "STRING" else None
-
-
-def _number(node: Node) -> int | None:
-    text = str((node.get("literal") or {}).get("text", ""))
-    if node.get("class") == "FUNCTION" and node.get("function_name") == "-" and len(_arguments(node)) == 1:
-        return _number(_arguments(node)[0])
-    return int(text) if node.get("class") == "CONSTANT" and text.isdigit() and len(text) < 10 else None
-
-
-def _series(arguments: Sequence[Node]) -> int:
-    """Most elements of a `range`: what its bounds (whole numbers, as checked elsewhere) span."""
-    bounds = [abs(_number(a) or 0) for a in arguments[:2]]
-    return sum(bounds)

@@ -19,7 +19,7 @@ from muster.sql import engine_guard
 from muster.sql.dialect import DIALECT, ExportState, write
 from muster.sql.engine_parser import engine_parser
 from muster.sql.functions import denial, functions
-from muster.sql.growth import Caps, check_growth
+from muster.sql.growth import CAPS, Caps, check_growth
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +31,11 @@ class Limits:
     tokens: int = 6_000
     literal_bytes: int = 4 << 10
     states: bool = False  # whether EXPORT_STATE may be used
-    growth: Caps = Caps()  # of values, expressions and relations
+    growth: Caps = CAPS  # of values, expressions and relations
 
 
 USER = Limits()
-SHARD = Limits(text_bytes=64 << 10, tokens=24_000, depth=34, literal_bytes=16 << 10, states=True, growth=Caps().times(8))
+SHARD = Limits(text_bytes=64 << 10, tokens=24_000, depth=34, literal_bytes=16 << 10, states=True, growth=CAPS.times(2))
 """For what a gateway sends to a shard."""
 
 

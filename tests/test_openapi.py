@@ -11,7 +11,7 @@ from openapi_spec_validator import validate
 from starlette.routing import Route
 
 from muster.cli.openapi import documents, text
-from muster.gateway.routes import health, jobs, meta, queries, sql
+from muster.gateway.routes import health, history, jobs, meta, queries, sql
 from muster.probe.agent.app import AgentApp
 
 CHECKED_IN = Path(__file__).parent.parent / "openapi"
@@ -29,7 +29,7 @@ def test_the_document_is_valid_openapi(name: str) -> None:
 
 def test_every_route_of_the_gateway_is_in_its_document() -> None:
     documented = yaml.safe_load((CHECKED_IN / "gateway.yaml").read_text(encoding="utf-8"))["paths"]
-    routes = [r for module in (health, jobs, meta, queries, sql) for r in module.router.routes]
+    routes = [r for module in (health, history, jobs, meta, queries, sql) for r in module.router.routes]
     served = {(r.path, m.lower()) for r in routes if isinstance(r, APIRoute) for m in r.methods}
     assert len(served) == len(routes)
     assert served == {(path, method) for path, operations in documented.items() for method in operations}

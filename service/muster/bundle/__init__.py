@@ -1,1 +1,1 @@
-"""Recorded jobs: what others left behind as tables, and files to ask without servers."""
+"""Bundles: a job's recorded tables and roster in a directory, to be read without a gateway."""

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from muster import __version__
-from muster.cli import agent, demo, gateway, health, jobs, queries, query, run, token
+from muster.cli import agent, demo, gateway, health, import_, jobs, queries, query, record, run, token
 from muster.errors import MusterError
 
 NO_VERDICT = 3
@@ -32,7 +32,7 @@ def build() -> typer.Typer:
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     )
-    for module in (demo, run, health, query, jobs, queries, gateway, agent, token):
+    for module in (demo, run, health, query, jobs, record, import_, queries, gateway, agent, token):
         module.add_to(app)
     app.command("version", help="Print the version.")(_version)
     return app

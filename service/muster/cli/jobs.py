@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated, Any
 
 import typer
 
-from muster.cli.options import DEFAULT_GATEWAY, GatewayOption, JobArgument, JsonOption, TokenOption
+from muster.cli.options import DEFAULT_GATEWAY, GatewayOption, JsonOption, TokenOption
+from muster.cli.source import FromOption, OptionalJob, asked, job_of, now_of
 
 _JOBS = """List jobs; with a JOB, its ranks (or its tables).
 
@@ -16,6 +17,7 @@ _JOBS = """List jobs; with a JOB, its ranks (or its tables).
   muster jobs
   muster jobs my-job
   muster jobs my-job --tables
+  muster jobs --from ./my-job-hang --tables
 """
 _NODES = """List the nodes of a job: agents, where they listen, which ranks they serve, when they last reported."""
 
@@ -29,47 +31,50 @@ def jobs(
     job: Annotated[str | None, typer.Argument(metavar="[JOB]", help="Show this job's ranks.")] = None,
     tables: Annotated[bool, typer.Option("--tables", help="Show the job's tables instead.")] = False,
     json: JsonOption = False,
+    from_: FromOption = None,
     gateway: GatewayOption = DEFAULT_GATEWAY,
     token: TokenOption = None,
 ) -> None:
-    from muster.client import Client
-
-    with Client(gateway, token) as client:
-        if job is None:
-            _jobs(client.jobs(), json)
+    with asked(gateway, token, from_) as client:
+        if job is None and not tables:
+            _jobs(client.jobs(), now_of(client), json)
         elif tables:
-            _tables(client.tables(job), json)
+            _tables(client.tables(job_of(job, from_)), json)
         else:
-            _ranks(client.job(job), json)
+            _ranks(client.job(job), now_of(client), json)
 
 
 def nodes(
-    job: JobArgument, json: JsonOption = False, gateway: GatewayOption = DEFAULT_GATEWAY, token: TokenOption = None
+    job: OptionalJob = None,
+    json: JsonOption = False,
+    from_: FromOption = None,
+    gateway: GatewayOption = DEFAULT_GATEWAY,
+    token: TokenOption = None,
 ) -> None:
-    from muster.client import Client
-
-    with Client(gateway, token) as client:
-        found = client.nodes(job)
+    job = job_of(job, from_)
+    with asked(gateway, token, from_) as client:
+        found, now = client.nodes(job), now_of(client)
     columns = [("node", ""), ("addr", ""), ("kind", ""), ("alive", ""), ("ranks", ""), ("engine", ""), ("last seen", "")]
     rows = [
-        [n["node"], n["addr"], n["kind"], n["alive"], _span(n["ranks"]), n["engine"], _ago(n["last_seen"])] for n in found
+        [n["node"], n["addr"], n["kind"], n["alive"], _span(n["ranks"]), n["engine"], _ago(n["last_seen"], now)]
+        for n in found
     ]
     _show(found, columns, rows, json)
 
 
-def _jobs(found: Any, as_json: bool) -> None:
+def _jobs(found: Any, now: datetime, as_json: bool) -> None:
     columns = [("job", ""), ("ranks", "INT"), ("statuses", ""), ("nodes", "INT"), ("generation", ""), ("last seen", "")]
     rows = [
-        [j["job"], j["world_size"], _counts(j["statuses"]), j["nodes"], j["generation"], _ago(j["last_seen"])]
+        [j["job"], j["world_size"], _counts(j["statuses"]), j["nodes"], j["generation"], _ago(j["last_seen"], now)]
         for j in found
     ]
     _show(found, columns, rows, as_json)
 
 
-def _ranks(found: Any, as_json: bool) -> None:
+def _ranks(found: Any, now: datetime, as_json: bool) -> None:
     columns = [("rank", "INT"), ("status", ""), ("host", ""), ("pid", "INT"), ("progress", ""), ("last seen", "")]
     rows = [
-        [r["rank"], r["status"], r["host"], r["pid"], _seconds(r["last_progress_s"]), _ago(r["last_seen"])]
+        [r["rank"], r["status"], r["host"], r["pid"], _seconds(r["last_progress_s"]), _ago(r["last_seen"], now)]
         for r in found["ranks"]
     ]
     _show(found, columns, rows, as_json)
@@ -108,7 +113,7 @@ def _seconds(value: float | None) -> str:
     return "" if value is None else f"{value:.1f} s ago"
 
 
-def _ago(text: str | None) -> str:
+def _ago(text: str | None, now: datetime) -> str:
     if text is None:
         return ""
-    return f"{max(0.0, (datetime.now(UTC) - datetime.fromisoformat(text)).total_seconds()):.0f} s ago"
+    return f"{max(0.0, (now - datetime.fromisoformat(text)).total_seconds()):.0f} s ago"

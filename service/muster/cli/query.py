@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -10,13 +11,14 @@ import typer
 from muster.cli.options import (
     DEFAULT_GATEWAY,
     GatewayOption,
-    JobArgument,
     JsonOption,
     ParamOption,
     TokenOption,
     pairs,
     typed,
 )
+from muster.cli.source import FromOption, asked
+from muster.errors import ParameterError
 
 _HELP = """Run one SELECT over all ranks of a job, as if all rows lay in one DuckDB.
 
@@ -26,6 +28,7 @@ Tables are those of `muster jobs JOB --tables`; every row has tag columns such a
 
   muster query my-job "SELECT _rank, max(global_step) FROM python.torch_step_timing GROUP BY ALL ORDER BY 1"
   muster query my-job "SELECT * FROM process.rank WHERE age_s > $s" --param s=10
+  muster query --from ./my-job-hang "SELECT _rank, age_s FROM process.rank ORDER BY 2 DESC"
   echo "SELECT count(*) FROM python.comm_collective" | muster query my-job -
 """
 _EXPLAIN = """Show how a query would be answered: waves, fragments, what runs on the probes and what here.
@@ -34,7 +37,12 @@ _EXPLAIN = """Show how a query would be answered: waves, fragments, what runs on
 
   muster explain my-job "SELECT _rank, median(step_duration_sec) FROM python.torch_step_timing GROUP BY ALL"
 """
-SqlArgument = Annotated[str, typer.Argument(metavar="SQL", help="One SELECT in DuckDB's dialect; - reads standard input.")]
+Words = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="JOB SQL", help="The job (not with --from), and one SELECT in DuckDB's dialect; - reads standard input."
+    ),
+]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -43,19 +51,18 @@ def add_to(app: typer.Typer) -> None:
 
 
 def query(
-    job: JobArgument,
-    sql: SqlArgument,
+    words: Words,
     param: ParamOption = None,
     deadline: Annotated[float | None, typer.Option(help="Seconds that the answer may take.")] = None,
     max_rows: Annotated[int | None, typer.Option(help="More rows than this are an error.")] = None,
     coordinator: Annotated[bool, typer.Option("--coordinator", help="Ask rank 0 only.")] = False,
     json: JsonOption = False,
+    from_: FromOption = None,
     gateway: GatewayOption = DEFAULT_GATEWAY,
     token: TokenOption = None,
 ) -> None:
-    from muster.client import Client
-
-    with Client(gateway, token, timeout=(deadline or 10.0) + 20.0) as client:
+    job, sql = _job_and_sql(words, from_)
+    with asked(gateway, token, from_, timeout=(deadline or 10.0) + 20.0) as client:
         found = client.query(
             job,
             _sql(sql),
@@ -85,21 +92,32 @@ def query(
 
 
 def explain(
-    job: JobArgument,
-    sql: SqlArgument,
+    words: Words,
     param: ParamOption = None,
     json: JsonOption = False,
+    from_: FromOption = None,
     gateway: GatewayOption = DEFAULT_GATEWAY,
     token: TokenOption = None,
 ) -> None:
-    from muster.client import Client
-
-    with Client(gateway, token) as client:
+    job, sql = _job_and_sql(words, from_)
+    with asked(gateway, token, from_) as client:
         found = client.explain(job, _sql(sql), typed(pairs(param)))
     if json:
         _print_json(found["plan"])
     else:
         print(found["tree"])
+
+
+def _job_and_sql(words: list[str], bundle: Path | None) -> tuple[str | None, str]:
+    """The arguments. Raises ParameterError: a job must be named where no bundle is."""
+    if len(words) == 2:
+        return words[0], words[1]
+    if len(words) == 1 and bundle is not None:
+        return None, words[0]
+    raise ParameterError(
+        f"{len(words)} arguments were given; JOB and SQL are wanted, or SQL alone with --from DIR.",
+        hint="Put the SQL in quotes, as one argument.",
+    )
 
 
 def _sql(text: str) -> str:

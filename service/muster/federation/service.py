@@ -64,11 +64,18 @@ class Federation:
     """Runs statements. Diagnoses and ad-hoc SQL have a database and a gate each, so that neither starves the other."""
 
     def __init__(
-        self, *, planner: Planner, shards: ShardFactory, mergers: Mapping[Lane, Merger], at_once: Mapping[Lane, int]
+        self,
+        *,
+        planner: Planner,
+        shards: ShardFactory,
+        mergers: Mapping[Lane, Merger],
+        at_once: Mapping[Lane, int],
+        budget: Budget | None = None,
     ) -> None:
         self._planner = planner
         self._fanout = FanOut(shards)
         self._mergers = mergers
+        self._budget = budget or Budget()
         self._gates: dict[Lane, Gate] = {lane: Gate(n) for lane, n in at_once.items()}
 
     async def run(
@@ -86,7 +93,7 @@ class Federation:
         """
         started = time.monotonic()
         catalogue = catalogue_of(view)
-        run = _Run(view, catalogue, budget or Budget(), started + deadline_s)
+        run = _Run(view, catalogue, budget or self._budget, started + deadline_s)
         plan, refused = await anyio.to_thread.run_sync(self._plan, statements, view, catalogue)
         async with self._gates[lane].passed(deadline_s / 2):
             session = self._mergers[lane].session(run.until)

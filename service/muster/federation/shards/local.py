@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
@@ -11,7 +12,7 @@ import duckdb
 import pyarrow as pa
 
 from muster.engine import arrow_of, engine_name, open_engine, profile_of, quote
-from muster.errors import MusterError, OverBudget, SqlBind, StatementFailed
+from muster.errors import DeadlineExceeded, MusterError, OverBudget, SqlBind, StatementFailed
 from muster.federation.shards.base import SubAnswer
 from muster.model import ColumnType, ShardInfo, ShardKind
 from muster.protocol import RankRef, SubQuery
@@ -52,23 +53,36 @@ class LocalShard:
         schemas: Mapping[str, pa.Schema],
         deadline_s: float,
     ) -> Sequence[SubAnswer]:
-        return await anyio.to_thread.run_sync(self._answer, subqueries, [r.rank for r in ranks])
+        return await anyio.to_thread.run_sync(
+            self._answer, subqueries, [r.rank for r in ranks], time.monotonic() + deadline_s
+        )
 
-    def _answer(self, subqueries: Sequence[SubQuery], ranks: Sequence[int]) -> list[SubAnswer]:
+    def _answer(self, subqueries: Sequence[SubQuery], ranks: Sequence[int], until: float) -> list[SubAnswer]:
         with self._lock:
-            return [self._one(q, ranks) for q in subqueries]
+            return [self._one(q, ranks, until) for q in subqueries]
 
-    def _one(self, query: SubQuery, ranks: Sequence[int]) -> SubAnswer:
+    def _one(self, query: SubQuery, ranks: Sequence[int], until: float) -> SubAnswer:
         now = datetime.now(UTC)
         known = self._info.tables or {}
         try:
             text = guard(query.sql, tables=known.keys(), limits=SHARD).sql
+            if time.monotonic() >= until:
+                raise DeadlineExceeded("The deadline passed before the subquery began.")
             with self._engine.cursor() as cursor:
-                table = arrow_of(cursor, text)
+                timer = threading.Timer(max(0.0, until - time.monotonic()), cursor.interrupt)
+                timer.start()
+                try:
+                    table = arrow_of(cursor, text)
+                finally:
+                    timer.cancel()
+                    timer.join()
         except MusterError as error:
             return SubAnswer(query.id, error=error, ranks=tuple(ranks), as_of=now)
         except duckdb.BinderException as error:
             return SubAnswer(query.id, error=SqlBind(_line(error)), ranks=tuple(ranks), as_of=now)
+        except duckdb.InterruptException:
+            late = DeadlineExceeded("The subquery was stopped at its deadline.")
+            return SubAnswer(query.id, error=late, ranks=tuple(ranks), as_of=now)
         except duckdb.Error as error:
             return SubAnswer(query.id, error=StatementFailed(_line(error)), ranks=tuple(ranks), as_of=now)
         if table.num_rows > query.max_rows or table.nbytes > query.max_bytes:

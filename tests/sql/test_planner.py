@@ -38,6 +38,7 @@ def test_rule_gives_the_expected_fragments(planner: Planner, rule: str, case: di
     found = [
         {"route": str(f.route), "wave": i, "sql": f.sql}
         | ({"ranks": sorted(f.ranks)} if f.ranks is not None else {})
+        | ({"only": [str(p) for p in f.pins]} if f.pins else {})
         | ({"why": f.reason} if f.reason else {})
         for i, wave in enumerate(plan.waves, 1)
         for f in wave.fragments

@@ -107,6 +107,16 @@ def test_a_moving_maximum_is_data(evaluate: Evaluate, world: int, seed: int) -> 
     assert (only(e).kind, blamed(e)) == (Kind.DATA, set())
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_a_moving_maximum_within_pairs_has_no_owner(evaluate: Evaluate, seed: int) -> None:
+    """Of the two members of a pair, one is last in half of the steps by chance alone."""
+    lengths = random.Random(seed)
+    longest = [lengths.randrange(4) for _ in range(120)]
+    history = running(4, nodes=2, own=lambda r, s, rng: rng.gauss(20, 0.4) + (10 if r == longest[s] else 0), seed=seed)
+    communicating(history, [[0, 1], [2, 3]], pg_name="pair")
+    assert blamed(evaluate(history, ids=ID)) == set()
+
+
 def test_a_straggler_that_moves_on_every_thirty_steps_has_no_owner(evaluate: Evaluate) -> None:
     history = running(6, own=lambda r, s, rng: rng.gauss(20, 0.4) + (14 if r == s // 30 % 4 else 0))
     communicating(history)

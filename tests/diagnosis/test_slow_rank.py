@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from diagnosis.collectives import needs_traces, trace
@@ -58,6 +60,15 @@ def test_one_fast_rank_does_not_make_all_others_slow(evaluate: Evaluate) -> None
     e = evaluate(running(6, own=slowed(steady(), [2], -10)), ids=ID)
     assert (loud(e), blamed(e)) == ([], set())
     assert [f.id for f in e.findings] == ["one_is_faster"]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_maximum_that_moves_makes_no_rank_slow(evaluate: Evaluate, seed: int) -> None:
+    """Of two ranks one has a long sequence, by chance the same one in most of the newest steps."""
+    lengths = random.Random(seed)
+    longer = [lengths.randrange(2) for _ in range(120)]
+    history = running(2, nodes=1, own=lambda r, s, rng: rng.gauss(200, 4) + (100 if r == longer[s] else 0), seed=seed)
+    assert blamed(evaluate(history, ids=ID)) == set()
 
 
 def test_a_rank_that_lost_its_lead_is_for_information(evaluate: Evaluate) -> None:

@@ -276,6 +276,7 @@ PROCESS_RANK = Table(
         _text("inflight_pg", "its process group"),
         _int("inflight_seq", "its sequence number in the group"),
         _text("inflight_ranks", "global ranks of its process group", json=True),
+        _int("inflight_peer", "other side of a send or recv, a global rank; NULL for a collective"),
         _float("inflight_age_s", "since when it is in flight", "s"),
         _text("open_span", "innermost open span of the main thread"),
         _text("open_phase", "outermost phase other than forward, backward, optimizer that is open on the main thread"),

@@ -79,6 +79,14 @@ def test_a_hung_rank_shows_what_it_last_did_and_what_it_waits_in(ranks: Ranks, s
     assert served.ask(sql).rows() == [{"op": "all_gather", "duration_ms": None, "end_ns": None}]
 
 
+def test_who_waits_for_a_peer_says_for_whom(ranks: Ranks, serve: Serve) -> None:
+    ranks.start(0, then="recv")
+    ranks.start(1, then="hang")
+    served = serve()
+    assert (served.state(0)["inflight_op"], served.state(0)["inflight_peer"]) == ("recv", 1)
+    assert (served.state(1)["inflight_op"], served.state(1)["inflight_peer"]) == ("all_gather", None)
+
+
 def test_an_operation_that_ends_while_it_is_read_is_shown_once_and_never_missed(ranks: Ranks, serve: Serve) -> None:
     ranks.start(0, then="loop")
     served = serve()

@@ -189,16 +189,22 @@ def running(
 
 
 def waiting(
-    history: History, ranks: Collection[int], seconds: float, *, op: str = "all_reduce", group: Collection[int] = ()
+    history: History,
+    ranks: Collection[int],
+    seconds: float,
+    *,
+    op: str = "all_reduce",
+    group: Collection[int] = (),
+    peer: int | None = None,
 ) -> None:
-    """These ranks wait in the next collective of the group (default: of all ranks)."""
+    """These ranks wait in the next collective of the group (default: of all ranks), or for a peer."""
     members = sorted(group) or list(range(history.world))
     for rank in ranks:
         row = history.now(rank)
         row |= {
             "age_s": seconds, "inflight_op": op, "inflight_pg": "default_pg", "inflight_seq": (row["last_seq"] or 0) + 1,
-            "inflight_ranks": str(members), "inflight_age_s": seconds, "last_row_ns": row["as_of_ns"] - int(seconds * 1e9),
-            "open_span": "backward", "cpu_pct": 1.0,
+            "inflight_ranks": str(members), "inflight_peer": peer, "inflight_age_s": seconds,
+            "last_row_ns": row["as_of_ns"] - int(seconds * 1e9), "open_span": "backward", "cpu_pct": 1.0,
         }  # fmt: skip
 
 

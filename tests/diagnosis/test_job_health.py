@@ -401,6 +401,43 @@ def test_a_wait_in_a_small_group_names_its_absent_member_only(evaluate: Evaluate
     assert found.ranks == (2,)
 
 
+def test_who_waits_for_a_peer_waits_for_nobody_else_of_the_group(evaluate: Evaluate) -> None:
+    history = running()
+    waiting(history, [1], 40, op="recv", peer=0)
+    for rank in (0, 2, 3, 4, 5):  # all at work outside of any recorded operation; only rank 0 is waited for
+        history.now(rank).update(age_s=40.0)
+    found = only(evaluate(history))
+    assert (found.id, found.ranks) == ("stalled", (0,))
+
+
+def test_a_chain_of_receives_ends_at_the_rank_that_does_not_send(evaluate: Evaluate) -> None:
+    history = running()
+    for rank in (1, 2, 3):
+        waiting(history, [rank], 40, op="recv", peer=rank - 1)
+    waiting(history, [4, 5], 40, group=[3, 4, 5])
+    history.now(0).update(age_s=40.5)
+    found = only(evaluate(history))
+    assert (found.id, found.ranks) == ("stalled", (0,))
+    assert found.victims == (1, 2, 3, 4, 5)
+
+
+@pytest.mark.parametrize("op", ["recv", "batch_isend_irecv"])
+def test_a_wait_for_an_unknown_peer_is_no_evidence_against_anybody(evaluate: Evaluate, op: str) -> None:
+    history = running()
+    waiting(history, [1], 40, op=op)
+    for rank in (0, 2, 3, 4, 5):
+        history.now(rank).update(age_s=40.0)
+    assert [f.id for f in loud(evaluate(history)) if f.ranks] == []
+
+
+def test_a_peer_that_has_ended_while_another_waits_for_it_is_named(evaluate: Evaluate) -> None:
+    history = running()
+    finished(history, [0, 5])
+    waiting(history, [1], 40, op="recv", peer=0)
+    found = only(evaluate(history))
+    assert (found.id, found.ranks) == ("early_exit", (0,))
+
+
 def test_a_rank_in_another_collective_is_a_mismatch_of_the_minority(evaluate: Evaluate) -> None:
     history = running()
     waiting(history, [0, 1, 2, 3, 4], 20)

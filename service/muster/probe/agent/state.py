@@ -81,6 +81,7 @@ def _in_flight(life: Life, in_flight: list[dict[str, Any]], now: int) -> Mapping
         "inflight_pg": first["pg_name"],
         "inflight_seq": first["seq"],
         "inflight_ranks": first["participate_ranks"],
+        "inflight_peer": first["peer"],
         "inflight_age_s": max(0.0, (now - (first["wait_start_ns"] or first["start_ns"])) / 1e9),
     }
 

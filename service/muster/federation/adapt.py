@@ -13,6 +13,7 @@ from functools import lru_cache
 
 from sqlglot import exp
 
+from muster.errors import Internal
 from muster.model import ColumnType
 from muster.sql.dialect import DIALECT, write
 from muster.sql.scalars import null, type_expression
@@ -58,7 +59,8 @@ def _own(columns: Columns | None) -> Columns | None:
 @lru_cache(maxsize=512)
 def _adapted(sql: str, differing: tuple[tuple[str, Columns, Columns | None], ...]) -> Adapted:
     tree = DIALECT.parse(sql)[0]
-    assert tree is not None
+    if tree is None:
+        raise Internal("A fragment holds no statement.")
     mentioned = {i.name.lower() for i in tree.find_all(exp.Identifier)}
     everything = any(isinstance(s.parent, exp.Select | exp.Column) for s in tree.find_all(exp.Star))
     absent, lacking, unlike = [], [], []

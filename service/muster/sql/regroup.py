@@ -31,9 +31,7 @@ class Values:
 def is_over_distinct(call: exp.Expr) -> bool:
     """Whether a call gives the same however often a row comes."""
     inner = call.this if isinstance(call, exp.Filter) else call
-    if not isinstance(inner, exp.Anonymous) or isinstance(inner, exp.WithinGroup):
-        return False
-    return any(isinstance(_bare(a), exp.Distinct) for a in inner.expressions)
+    return isinstance(inner, exp.Anonymous) and any(isinstance(_bare(a), exp.Distinct) for a in inner.expressions)
 
 
 def regrouped(call: exp.Expr, values: Values, alias: str) -> exp.Expr | None:

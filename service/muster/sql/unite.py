@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
+from muster.errors import Internal
 from muster.model import ColumnType
 from muster.sql.dialect import DIALECT, write
 from muster.sql.plan import Fragment, Merge, Pin, Plan, Route, Scalar, Wave
@@ -95,7 +96,7 @@ def _holds(wide: _Rows, narrow: _Rows) -> bool:
 def _apart(fragment: Fragment) -> _Rows:
     query = DIALECT.parse(fragment.sql)[0]
     if not isinstance(query, exp.Select):
-        raise TypeError(f"{fragment.id} gathers, but is no SELECT")
+        raise Internal(f"Fragment {fragment.id} gathers, but is no SELECT.")
     where = query.args.get("where")
     conditions = frozenset(write(c) for c in conjuncts(where.this if where is not None else None))
     return _Rows(fragment, query, write(query.args["from_"]), conditions, {c.name: c for c in fragment.columns}, [])

@@ -43,9 +43,7 @@ class AgentShard:
         deadline_s: float,
     ) -> Sequence[SubAnswer]:
         deadline_ms = min(MAX_DEADLINE_MS, max(1, int(deadline_s * 1000)))
-        request = QueryRequest(
-            queries=list(subqueries), ranks=list(ranks), deadline_ms=min(MAX_DEADLINE_MS, max(1, int(deadline_s * 1000)))
-        )
+        request = QueryRequest(queries=list(subqueries), ranks=list(ranks), deadline_ms=deadline_ms)
         content = request.model_dump_json().encode()
         try:
             with anyio.fail_after(deadline_s):

@@ -30,6 +30,8 @@ _CLASSES = words(
     """FUNCTION COLUMN_REF CONSTANT COMPARISON CONJUNCTION OPERATOR CAST CASE STAR SUBQUERY WINDOW BETWEEN LAMBDA
     LAMBDA_REF PARAMETER COLLATE TYPE DEFAULT"""
 )
+_SESSION = words("user current_user session_user current_role current_catalog current_schema")
+"""Names that mean the session where no column in sight has them: functions written without parentheses, also in quotes."""
 _RELATIONS = frozenset({"BASE_TABLE", "SUBQUERY", "JOIN", "EMPTY", "EXPRESSION_LIST", "TABLE_FUNCTION", "CTE"})
 _WIDTH = re.compile(r"\d{4,}|[*]|\{[^{}]*\{")
 
@@ -41,7 +43,11 @@ def check(statements: list[Node], *, states: bool) -> None:
     for node in nodes(statements):
         kind = node.get("class")
         if kind is not None and "query_location" in node and kind not in _CLASSES:
-            raise SqlForbidden(f"{kind.replace('_', ' ')} is not allowed.", hint="Use plain SELECT syntax.")
+            hint = "Write list(x) in place of ARRAY(SELECT x …)." if kind == "POSITIONAL_REFERENCE" else None
+            raise SqlForbidden(f"{kind.replace('_', ' ')} is not allowed.", hint=hint or "Use plain SELECT syntax.")
+        if kind == "COLUMN_REF" and len(node["column_names"]) == 1 and node["column_names"][0].lower() in _SESSION:
+            name = node["column_names"][0]
+            raise SqlForbidden(f"{name} reads the session.", hint=f"For a column of this name write table.{name}.")
         if "function_name" in node:
             _check_call(node, states)
         if "sample" in node and node["sample"] is not None:

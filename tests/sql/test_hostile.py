@@ -166,7 +166,7 @@ def test_harmless_statements_of_the_same_shapes_pass_the_guard(sql: str) -> None
 
 
 def test_harmless_statements_of_the_same_shapes_are_answered(gateway: TestClient) -> None:
-    """Not all of them make sense (a column that is not there, a sum of texts), but most do; none is refused as forbidden."""
+    """Not all of them make sense (a column that is not there, a sum of texts), but most do; none is forbidden."""
     codes = []
     for sql in HARMLESS:
         answer = gateway.post("/jobs/j/query", json={"sql": sql})

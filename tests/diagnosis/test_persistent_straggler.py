@@ -153,6 +153,24 @@ def test_rooted_operations_have_no_last_arriver(evaluate: Evaluate, op: str) -> 
     assert evaluate(history, ids=ID).status is Status.PASS
 
 
+@pytest.mark.parametrize("bytes_of_one", [1 << 20, 1 << 18])
+def test_the_shortest_all_to_all_alone_blames_nobody(evaluate: Evaluate, bytes_of_one: int) -> None:
+    """Uneven splits: rank 3 is through its exchange early in every step, and waits for the others in what follows."""
+    history = running(6)
+    communicating(history)
+    rows = history.rows["python.comm_collective"]
+    for rank in range(6):
+        early = rank == 3
+        rows[rank] += [
+            r
+            | {"op": "all_to_all_single", "pg_name": "experts", "blocked_ms": 0.2 if early else 3.0, "occurrence": 0}
+            | {"bytes": bytes_of_one if early else 1 << 20}
+            for r in list(rows[rank])
+        ]
+    e = evaluate(history, ids=ID)
+    assert (e.status, blamed(e)) == (Status.PASS, set())
+
+
 def test_with_rooted_operations_only_nothing_is_concluded(evaluate: Evaluate) -> None:
     history = running(6, own=slowed(steady(), [4], 15))
     communicating(history, op="broadcast")

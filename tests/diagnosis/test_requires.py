@@ -53,6 +53,19 @@ FILES = [
                  "sql": "SELECT NULL AS gate, count(DISTINCT rank) AS observed FROM recorded WHERE name = 'process.kmsg'"}],
     ),
 ]  # fmt: skip
+NOBODY = {
+    "name": "nobody", "check": "c", "step": "s", "severity": "info", "kind": "code",
+    "message": {"en": "nobody", "zh": "无人"},
+    "sql": "SELECT 1 AS one FROM (SELECT count(*) AS n FROM whose) WHERE n = 0",
+}  # fmt: skip
+for name, supplement in (("rests_on_it", False), ("does_without_it", True)):
+    broken = {"name": "broken", "doc": TEXT, "supplement": supplement,
+              "sql": "SELECT _rank AS rank, CAST(state AS INTEGER) AS n FROM global.process.rank"}  # fmt: skip
+    sound = {"name": "s", "doc": TEXT, "sql": "SELECT _rank AS rank FROM global.process.rank"}
+    FILES.append(
+        diagnosis(name, KERNEL, ["process.rank"], steps=[sound, broken], findings=[NOBODY])
+        | {"derived": [{"name": "whose", "doc": "x", "sql": "SELECT n FROM broken"}]}
+    )
 ROW = {"timestamp": 1, "level": "info", "message": "hello"}
 
 
@@ -140,13 +153,24 @@ def test_with_all_only_the_main_diagnosis_has_required_checks(ask: Ask) -> None:
     e = ask(running(3, steps=30), "all", deadline_s=60)
     assert e.status is Status.PASS, e.verdict.summary
     assert e.waves == 2
-    assert [s.name for s in e.steps if s.error is not None] == []
+    assert [s.name for s in e.steps if s.error is not None and s.name != "broken"] == []
 
 
 def test_with_all_a_hang_is_still_a_failure(ask: Ask) -> None:
     history = running(3, steps=30)
     hanging(history, 1, 100)
     assert ask(history, "all", deadline_s=60).status is Status.FAIL
+
+
+def test_a_step_that_failed_does_not_look_like_one_that_found_nothing(ask: Ask) -> None:
+    e = ask(running(3, steps=30), "rests_on_it")
+    assert (e.findings, check(e, "rests_on_it").gate, e.status) == ((), "step_failed", Status.UNKNOWN)
+    assert "broken" in (check(e, "rests_on_it").output or "")
+
+
+def test_a_supplement_that_failed_is_done_without(ask: Ask) -> None:
+    e = ask(running(3, steps=30), "does_without_it")
+    assert [f.id for f in e.findings] == ["nobody"]
 
 
 def test_imported_steps_and_tables_come_with_their_parameters(tmp_path: Path) -> None:

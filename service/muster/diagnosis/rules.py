@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -90,19 +91,32 @@ def apply(
         if absent := _absent(check, loaded, {name for name, _, _ in held}, view):
             outcome.gates[check.name] = ("not_recorded", how_to_record(absent, diagnosis.recording, lang))
         elif error is not None:
-            text = say(lang, "step_failed", step=check.step, error=one_line(error.detail))
-            outcome.gates[check.name] = ("step_failed", text)
+            outcome.gates[check.name] = _step_failed(check.step, error, lang)
+    failed = {s.name: (s.name, error) for s in diagnosis.steps
+              if (error := results[s.name].error) is not None and not s.supplement}  # fmt: skip
     broken: dict[str, MusterError] = {}
     for derived in diagnosis.derived:
+        cause = _cause(derived.sql, failed)
+        if cause is not None:
+            failed[derived.name] = cause
         try:
             workspace.derive(derived.name, derived.sql)
         except MusterError as error:
             broken[derived.name] = error
     root = next(iter(broken.values()), None)
     for check in diagnosis.checks:
-        if check.sql is not None and check.name not in outcome.gates:
+        if check.sql is None or check.name in outcome.gates:
+            continue
+        cause = _cause(check.sql, failed)
+        if cause is not None:
+            outcome.gates[check.name] = _step_failed(*cause, lang)
+        else:
             _gate(check, loaded, workspace, outcome, lang, root)
     for rule in diagnosis.findings:
+        cause = _cause(rule.sql, failed)
+        if cause is not None:
+            outcome.gates.setdefault(rule.check, _step_failed(*cause, lang))
+            continue
         try:
             found = workspace.ask(rule.sql, MAX_FINDINGS)
             outcome.findings += [_finding(rule, row, loaded, workspace, lang) for row in found]
@@ -116,6 +130,18 @@ def apply(
         if facts:
             outcome.facts[fact.name] = facts[0]
     return outcome
+
+
+def _cause(sql: str, failed: Mapping[str, tuple[str, MusterError]]) -> tuple[str, MusterError] | None:
+    """The failed step, with its error, on which a statement rests, if any. What is not there looks like nothing found."""
+    if not failed:
+        return None
+    words = set(re.findall(r"\w+", sql))
+    return next((failed[name] for name in failed if name in words), None)
+
+
+def _step_failed(step: str, error: MusterError, lang: Lang) -> tuple[str, str]:
+    return "step_failed", say(lang, "step_failed", step=step, error=one_line(error.detail))
 
 
 def _gate(

@@ -49,7 +49,9 @@ class Parameter(_Part):
 
 
 class Step(_Part):
-    """One named SELECT over the job. A diagnosis that misses ranks in a `required` step cannot pass.
+    """One named SELECT over the job. A diagnosis that misses ranks in a `required` step cannot pass. Where a step fails,
+    checks and findings that read it do not run and their check is `unknown`, unless it is a `supplement`: what only adds to
+    what is concluded without it, and is then empty.
 
     `columns` (name to DuckDB type) is needed only where the step reads tables that Muster does not know by itself.
     """
@@ -58,6 +60,7 @@ class Step(_Part):
     doc: Text
     sql: Sql
     required: bool = False
+    supplement: bool = False
     columns: dict[str, str] | None = None
 
 

@@ -21,7 +21,7 @@ from muster.model import JOB_ID, ColumnType, RankStatus
 from muster.tables import GATEWAY_TABLES, NODES, REGISTRY, TAGS
 
 MAX_WORLD = 1 << 17
-RANKS_PER_SHARD = 8
+RANKS_PER_SHARD = 64
 GENERATION = "imported"
 _TABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}\.[A-Za-z_][A-Za-z0-9_]{0,62}")
 _RANK_FILE = re.compile(r"rank-(\d{1,7})\.parquet")
@@ -221,7 +221,7 @@ def _column_types(rows: pa.Table) -> tuple[ColumnType, ...]:
 
 
 def _roster(roster: pa.Table | None, rows: Mapping[str, _Owned]) -> tuple[list[RankEntry], list[NodeEntry]]:
-    """Every rank that the roster or a row names, and what serves them: one entry for each host, or for eight ranks where
+    """Every rank that the roster or a row names, and what serves them: one entry for each host, or for 64 ranks where
     hosts are not known."""
     said = {r["rank"]: r for r in roster.to_pylist()} if roster is not None else {}
     seen = {r for owned in rows.values() for r in owned.by_rank if r is not None}

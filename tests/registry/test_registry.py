@@ -212,3 +212,78 @@ def test_a_state_file_of_another_format_is_left_alone(tmp_path: Path) -> None:
     check = sqlite3.connect(tmp_path / "s.db")
     assert check.execute("SELECT name FROM sqlite_master").fetchall() == [("precious",)]
     check.close()
+
+
+def test_a_job_that_says_the_same_for_weeks_is_still_known_after_a_restart(tmp_path: Path) -> None:
+    store = Store(tmp_path / "state.db")
+    registry = Registry(store, forget_s=7 * 86_400.0, now=T0)
+    for hour in range(0, 24 * 15, 1):
+        registry.register("j", "n0", said([0, 1]), at(hour * 3600.0))
+    last = at(24 * 15 * 3600.0)
+    again = Registry(store, forget_s=7 * 86_400.0, now=last)
+    assert [s.job for s in again.jobs(last)] == ["j"]
+
+
+def test_a_restarted_gateway_gives_every_node_one_period_to_speak(tmp_path: Path) -> None:
+    store = Store(tmp_path / "state.db")
+    Registry(store, now=T0).register("j", "n0", said([0, 1], world_size=2), at(0))
+    again = Registry(store, expires_s=30.0, now=at(1000))
+    assert statuses(again, at(1010)) == [RankStatus.RUNNING] * 2
+    assert again.view("j", at(1010)).ranks[0].last_seen == at(0)
+    assert statuses(again, at(1031)) == [RankStatus.STALE] * 2
+
+
+def test_a_rank_that_its_node_lists_no_more_is_stale_and_not_asked_there(registry: Registry) -> None:
+    registry.register("j", "n0", said([0, 1], world_size=2), at(0))
+    registry.register("j", "n0", said([0], world_size=2), at(5))
+    view = registry.view("j", at(6))
+    assert [r.status for r in view.ranks] == [RankStatus.RUNNING, RankStatus.STALE]
+    assert [s.ranks for s in view.shards] == [(0,)]
+    registry.register("j", "n0", said([0, 1], world_size=2), at(8))
+    assert statuses(registry, at(9)) == [RankStatus.RUNNING] * 2
+
+
+def test_an_agent_that_comes_back_under_another_name_takes_its_ranks_over(registry: Registry) -> None:
+    registry.register("j", "old", said([0, 1], world_size=2), at(0))
+    registry.register("j", "new", said([0, 1], world_size=2), at(10))
+    assert [s.id for s in registry.view("j", at(11)).shards] == ["old"]
+    registry.register("j", "new", said([0, 1], world_size=2), at(40))
+    view = registry.view("j", at(41))
+    assert [s.id for s in view.shards] == ["new"]
+    assert [r.status for r in view.ranks] == [RankStatus.RUNNING] * 2
+
+
+def test_a_start_in_the_future_does_not_keep_a_generation_newest(registry: Registry) -> None:
+    registry.register("j", "n0", said([0], generation="g1", started=10**7), at(0))
+    registry.register("j", "n0", said([0], generation="g2", started=50), at(60))
+    assert registry.view("j", at(61)).generation == "g2"
+
+
+@pytest.mark.parametrize("year", [1, 1970, 9999])
+def test_a_time_that_cannot_be_is_taken_for_one_that_can(registry: Registry, year: int) -> None:
+    odd = said([0], world_size=1)
+    rank = odd.ranks[0].model_copy(update={"last_seen": datetime(year, 1, 1, tzinfo=UTC)})
+    registry.register("j", "n0", odd.model_copy(update={"ranks": [rank]}), at(0))
+    (info,) = registry.view("j", at(1)).ranks
+    assert info.last_seen is not None
+    assert at(0) - timedelta(days=3650) <= info.last_seen <= at(0)
+
+
+def test_a_damaged_file_is_moved_aside_and_a_new_one_begun(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    store = Store(path)
+    registry = Registry(store, now=T0)
+    for node in range(200):
+        registry.register("j", f"n{node}", said([node], world_size=200), at(0))
+    store.close()
+    whole = path.read_bytes()
+    for start in (0, 4096, len(whole) // 2):
+        path.write_bytes(whole[:start] + b"\xff" * 4096 + whole[start + 4096 :])
+        damaged = Store(path)
+        assert damaged.problem is not None
+        assert "damaged" in damaged.problem
+        again = Registry(damaged, now=T0)
+        again.register("k", "n0", said([0]), at(1))
+        damaged.close()
+        assert [n.job for n in Store(path).nodes()] == ["k"]
+        assert (tmp_path / "state.db.damaged").exists()

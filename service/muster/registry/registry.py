@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from muster.errors import JobNotFound, NodeNotFound, TooLarge
 from muster.model import JOB_ID, JobView, RankStatus
@@ -51,7 +51,9 @@ class Registry:
         forget_s: float = 7 * 86_400.0,
         addresses: AllowList | None = None,
         limits: Limits | None = None,
+        now: datetime | None = None,
     ) -> None:
+        """`now` is when the gateway starts: nodes read from the store have one heartbeat period from then on."""
         self._store = store
         self._heartbeat_s = heartbeat_s
         self._expires_s = expires_s
@@ -60,7 +62,8 @@ class Registry:
         self._limits = limits or Limits()
         self._lock = threading.RLock()
         self._jobs: dict[str, JobEntry] = {}
-        self._load()
+        self._stored: dict[tuple[str, str], datetime] = {}  # when each node was last written
+        self._load(now or datetime.now(UTC))
 
     def register(self, job: str, node: str, said: Registration, now: datetime) -> RegistrationAnswer:
         """Registration and heartbeat in one. Raises ParameterError, Forbidden (address), TooLarge (a cap)."""
@@ -70,9 +73,13 @@ class Registry:
         with self._lock:
             self._check_caps(job, node, said)
             entry = self._jobs.setdefault(job, JobEntry(job, now))
-            changed = roster.merge(entry, node, said, now)
+            changed = roster.merge(entry, node, said, now, expires_s=self._expires_s)
             roster.prune(entry, KEEP_GENERATIONS)
-        if changed:
+            written = self._stored.get((job, node))
+            due = changed or written is None or now - written > self._forget / 100
+            if due:
+                self._stored[job, node] = now
+        if due:
             self._store.put_node(job, node, now, said)
         return RegistrationAnswer(heartbeat_s=self._heartbeat_s, expires_s=self._expires_s)
 
@@ -137,9 +144,11 @@ class Registry:
         for job, entry in list(self._jobs.items()):
             if now - entry.last_seen > self._forget:
                 del self._jobs[job]
+                self._stored = {key: at for key, at in self._stored.items() if key[0] != job}
                 self._store.drop_job(job)
 
-    def _load(self) -> None:
+    def _load(self, now: datetime) -> None:
         for kept in sorted(self._store.nodes(), key=lambda n: n.seen_at):
             entry = self._jobs.setdefault(kept.job, JobEntry(kept.job, kept.seen_at))
-            roster.merge(entry, kept.node, kept.registration, kept.seen_at)
+            roster.merge(entry, kept.node, kept.registration, kept.seen_at, restored_at=now)
+            self._stored[kept.job, kept.node] = kept.seen_at

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from muster.model import ColumnType, JobView, RankInfo, RankStatus, ShardInfo, ShardKind
 from muster.protocol import NodeRank, Registration
 
 _KIND_ORDER = {kind: i for i, kind in enumerate(ShardKind)}
+_LONG_AGO = timedelta(days=3650)
 _BEGINNING = datetime.min.replace(tzinfo=UTC)
 
 
@@ -21,6 +23,7 @@ class NodeEntry:
     registration: Registration
     seen_at: datetime
     first_seen: datetime
+    restored_at: datetime | None = None  # when a restarted gateway read it from its store
 
     @property
     def clock_offset_s(self) -> float | None:
@@ -45,24 +48,38 @@ class JobEntry:
         return max((n.seen_at for n in self.nodes.values()), default=self.first_seen)
 
 
-def merge(entry: JobEntry, node: str, said: Registration, now: datetime) -> bool:
-    """Take a registration in. Returns whether it says more than that the node is still there."""
+def merge(
+    entry: JobEntry,
+    node: str,
+    said: Registration,
+    now: datetime,
+    *,
+    expires_s: float = math.inf,
+    restored_at: datetime | None = None,
+) -> bool:
+    """Take a registration in. Returns whether it says more than that the node is still there.
+
+    `restored_at`: it was said at `now`, before the gateway was restarted, and read back then.
+    """
     old = entry.nodes.get(node)
-    entry.nodes[node] = NodeEntry(node, said, now, old.first_seen if old else now)
+    entry.nodes[node] = NodeEntry(node, said, now, old.first_seen if old else now, restored_at)
     changed = old is None or _essence(old.registration) != _essence(said)
     for rank in said.ranks:
         generation = rank.generation or ""
         known = entry.ranks.setdefault(generation, {})
         claimed = known.get(rank.rank)
-        if claimed is not None and claimed.node != node and not _takes_over(entry, claimed, said, rank):
+        holder = entry.nodes.get(claimed.node) if claimed is not None and claimed.node is not None else None
+        held = claimed is not None and claimed.node != node and not _overdue(holder, now, expires_s)
+        if claimed is not None and held and not _takes_over(entry, claimed, said, rank):
             continue
         known[rank.rank] = _rank_info(rank, node, said, now)
         _leave_provisional(entry, known[rank.rank])
-        start = rank.started_at or now
+        start = _plausible(rank.started_at or now, now)
         entry.started[generation] = max(entry.started.get(generation, start), start)
         if said.world_size is not None:
             size = max(entry.world_sizes.get(generation, 0), said.world_size)
             entry.world_sizes[generation] = size
+    _let_go(entry, node, said)
     return changed
 
 
@@ -140,9 +157,23 @@ def _rank_info(rank: NodeRank, node: str, said: Registration, now: datetime) -> 
         pid=rank.pid,
         status=RankStatus(rank.status),
         started_at=rank.started_at,
-        last_seen=rank.last_seen or now,
+        last_seen=_plausible(rank.last_seen or now, now),
         last_progress_s=rank.last_progress_s,
     )
+
+
+def _let_go(entry: JobEntry, node: str, said: Registration) -> None:
+    """Ranks that their node does not list any more: nobody serves them, so they are stale until somebody does."""
+    listed = {(r.generation or "", r.rank) for r in said.ranks}
+    for generation, known in entry.ranks.items():
+        for rank, info in known.items():
+            if info.node == node and (generation, rank) not in listed:
+                known[rank] = replace(info, node=None)
+
+
+def _plausible(moment: datetime, now: datetime) -> datetime:
+    """A time that a node said, kept within what can be: not after now, and not before there were such jobs."""
+    return min(max(moment, now - _LONG_AGO), now)
 
 
 def _takes_over(entry: JobEntry, claimed: RankInfo, said: Registration, rank: NodeRank) -> bool:
@@ -181,7 +212,11 @@ def _shard(node: NodeEntry, ranks: Iterable[RankInfo], now: datetime, expires_s:
 
 
 def _overdue(node: NodeEntry | None, now: datetime, expires_s: float) -> bool:
-    return node is None or (now - node.seen_at).total_seconds() > expires_s
+    """Whether a heartbeat is overdue. A node that was read back after a restart has one period to say something."""
+    if node is None:
+        return True
+    heard = max(node.seen_at, node.restored_at) if node.restored_at is not None else node.seen_at
+    return (now - heard).total_seconds() > expires_s
 
 
 def _declared_size(entry: JobEntry) -> int:

@@ -46,7 +46,7 @@ class Store:
             return
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._connection = self._open(path)
+            self._connection = self._open_whole(path)
         except (sqlite3.Error, OSError, ValueError) as error:
             self.problem = f"{path}: {error}"
 
@@ -58,9 +58,10 @@ class Store:
 
     def nodes(self) -> list[StoredNode]:
         """All registrations that were kept; unreadable ones are left out."""
-        found = []
+        found, rows = [], []
         with self._using() as connection:
-            rows = [] if connection is None else connection.execute("SELECT job, node, seen_at, body FROM nodes").fetchall()
+            if connection is not None:
+                rows = connection.execute("SELECT job, node, seen_at, body FROM nodes").fetchall()
         for job, node, seen_at, body in rows:
             try:
                 registration = Registration.model_validate_json(body)
@@ -82,8 +83,10 @@ class Store:
 
     def verdicts(self) -> dict[str, dict[str, object]]:
         """The last verdict of each job, as it was put."""
+        rows = []
         with self._using() as connection:
-            rows = [] if connection is None else connection.execute("SELECT job, body FROM verdicts").fetchall()
+            if connection is not None:
+                rows = connection.execute("SELECT job, body FROM verdicts").fetchall()
         found: dict[str, dict[str, object]] = {}
         for job, body in rows:
             try:
@@ -110,6 +113,25 @@ class Store:
                 yield self._connection
             except sqlite3.Error as error:
                 self.problem = f"{self.path}: {error}"
+
+    def _open_whole(self, path: Path) -> sqlite3.Connection:
+        """A damaged file is moved aside, for whoever wants to look, and a new one begun."""
+        try:
+            connection = self._open(path)
+            (state,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+            if state == "ok":
+                return connection
+            connection.close()
+        except sqlite3.OperationalError:
+            raise
+        except sqlite3.DatabaseError as error:
+            state = str(error)
+        aside = path.with_name(f"{path.name}.damaged")
+        path.replace(aside)
+        for journal in (path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")):
+            journal.unlink(missing_ok=True)
+        self.problem = f"{path} was damaged ({state}); it is now {aside}, and a new one was begun"
+        return self._open(path)
 
     @staticmethod
     def _open(path: Path) -> sqlite3.Connection:

@@ -207,7 +207,12 @@ def test_columns_that_ranks_declare_differently_are_united_and_what_is_left_out_
     served = serve()
     served.agent.refresh()
     ranks.start(1, steps=1, then="other-columns")
-    found = served.ask("SELECT _rank, reward, episode, extra FROM my.metrics2 ORDER BY 1", "SELECT 1 FROM my.metrics")
+    found = served.ask(
+        "SELECT _rank, reward, episode, extra FROM my.metrics2 ORDER BY 1",
+        "SELECT * FROM my.metrics",
+        "SELECT count(*), max(extra) FROM my.metrics2",
+        "SELECT * FROM my.metrics2",
+    )
     assert found.rows() == [
         {"_rank": 0, "reward": 7, "episode": 1, "extra": None},
         {"_rank": 1, "reward": None, "episode": None, "extra": 0.5},
@@ -215,6 +220,8 @@ def test_columns_that_ranks_declare_differently_are_united_and_what_is_left_out_
     (note,) = json.loads(found.meta["q"]["notes"])
     assert note == "my.metrics2.reward of rank 1 has type VARCHAR there, BIGINT is kept (NULL)"
     assert "notes" not in found.meta["1"]
+    assert "notes" not in found.meta["2"]
+    assert json.loads(found.meta["3"]["notes"]) == [note]
     assert served.agent.stats().store_errors == 1
     (table,) = [t for t in served.agent.node().tables if t.name == "metrics2"]
     assert [(c.name, c.type) for c in table.columns][-3:] == [

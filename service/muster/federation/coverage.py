@@ -12,6 +12,8 @@ from muster.errors import DeadlineExceeded, MusterError, ShardUnreachable
 from muster.federation.shards.base import SubAnswer
 from muster.model import Coverage, History, JobView, MissingRank, RankInfo, RankState, RankStatus, ShardInfo
 
+_SAID = 100
+"""Notes of shards that a coverage repeats."""
 _BEST_TO_WORST = (
     RankState.PRUNED,
     RankState.ANSWERED,
@@ -70,12 +72,14 @@ def coverage_of(view: JobView, fragments: Iterable[Iterable[Outcome]]) -> Covera
     answers: list[SubAnswer] = []
     used = False
     columns: dict[str, set[int]] = {}
+    said: set[str] = set()
     for outcomes in fragments:
         used = True
         seen: dict[int, tuple[RankState, str]] = {}
         for outcome in outcomes:
             if outcome.answer is not None and outcome.answer.error is None:
                 answers.append(outcome.answer)
+                said.update(outcome.answer.notes)
             for text in _notes(outcome):
                 columns.setdefault(text, set()).update(outcome.ranks)
             for rank in outcome.ranks:
@@ -98,7 +102,10 @@ def coverage_of(view: JobView, fragments: Iterable[Iterable[Outcome]]) -> Covera
         history=_history(answers),
         as_of_min=min(_times(answers), default=None),
         as_of_max=max(_times(answers), default=None),
-        notes=tuple(f"{text} on {rank_ranges(ranks)}" for text, ranks in sorted(columns.items())),
+        notes=(
+            *(f"{text} on {rank_ranges(ranks)}" for text, ranks in sorted(columns.items())),
+            *sorted(said)[:_SAID],
+        ),
     )
 
 

@@ -28,6 +28,8 @@ from muster.federation.shards.base import SubAnswer
 from muster.protocol import SubQuery
 
 _META_BYTES = 64 << 10
+_NOTES = 100
+_NOTE_CHARS = 300
 _SLACK = 1 << 16  # validity and offsets that a writer leaves out may be made when read
 _ERRORS: Mapping[str, type[MusterError]] = {
     e.code: e for e in (StatementFailed, DeadlineExceeded, OverBudget, SqlBind, ShardFailed, BadRequest)
@@ -138,12 +140,16 @@ def _common(meta: Mapping[str, str]) -> dict[str, Any]:
     ranks = orjson.loads(meta["ranks"]) if "ranks" in meta else None
     if ranks is not None and not (isinstance(ranks, list) and all(isinstance(r, int) for r in ranks)):
         raise ShardAnswerInvalid("The ranks of the answer are not numbers.")
+    notes = orjson.loads(meta.get("notes", "[]"))
+    if not (isinstance(notes, list) and all(isinstance(n, str) for n in notes)):
+        raise ShardAnswerInvalid("The notes of the answer are not texts.")
     as_of = datetime.fromisoformat(meta["as_of"]) if "as_of" in meta else None
     return {
         "ranks": None if ranks is None else tuple(ranks),
         "as_of": as_of.replace(tzinfo=UTC) if as_of is not None and as_of.tzinfo is None else as_of,
         "oldest_step": int(meta["oldest_step"]) if "oldest_step" in meta else None,
         "rows_lost": int(meta.get("rows_lost", "0")),
+        "notes": tuple(n[:_NOTE_CHARS] for n in notes[:_NOTES]),
         "elapsed_ms": float(meta["elapsed_ms"]) if "elapsed_ms" in meta else None,
     }
 

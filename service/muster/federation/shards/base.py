@@ -19,7 +19,8 @@ class SubAnswer:
     """The answer of one shard to one subquery: a table, or the error that stopped it.
 
     `ranks`: those that it speaks for, None where the shard did not say. `as_of`: when the rows were looked at.
-    `oldest_step`: the oldest step that all of its ranks still hold. `nbytes`: bytes that travelled.
+    `oldest_step`: the oldest step that all of its ranks still hold. `notes`: what the shard itself left out of the tables
+    read. `nbytes`: bytes that travelled.
     """
 
     id: str
@@ -29,6 +30,7 @@ class SubAnswer:
     as_of: datetime | None = None
     oldest_step: int | None = None
     rows_lost: int = 0
+    notes: tuple[str, ...] = ()
     elapsed_ms: float | None = None
     nbytes: int = 0
 

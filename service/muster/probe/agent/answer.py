@@ -117,10 +117,12 @@ def _meant(error: Exception) -> MusterError:
 
 @dataclass(frozen=True, slots=True)
 class Runnable:
-    """A statement that can be run on a snapshot, and the tables that it reads."""
+    """A statement that can be run on a snapshot, the tables that it reads, and the columns (in small letters) that it
+    names; None for all, where there is a star."""
 
     sql: str
     tables: tuple[str, ...]
+    columns: frozenset[str] | None
 
 
 class Texts:
@@ -141,6 +143,8 @@ class Texts:
             return known
         tree = guard(sql, tables=tables, limits=SHARD).tree
         read = list(tree.find_all(exp.Table))
+        star = any(isinstance(s.parent, exp.Select | exp.Column) for s in tree.find_all(exp.Star))
+        columns = None if star else frozenset(c.name.lower() for c in tree.find_all(exp.Column))
         used = tuple(sorted({f"{t.db}.{t.name}".lower() for t in read if t.db}))
         named = {(t.db.lower(), t.name.lower()) for t in read if t.db and not t.alias}
         for table in read:
@@ -149,7 +153,7 @@ class Texts:
             if (column.db.lower(), column.table.lower()) in named:  # schema.table.column: the view goes by the table's name
                 column.set("db", None)
                 column.set("catalog", None)
-        made = Runnable(write(tree), used)
+        made = Runnable(write(tree), used, columns)
         with self._lock:
             if len(self._found) >= self._kept:
                 self._found.clear()
@@ -199,7 +203,8 @@ class Answerer:
             "batches": str(len(batches)),
             "elapsed_ms": f"{(time.monotonic() - start) * 1000:.3f}",
         }
-        notes = [note for table_name in runnable.tables for note in self._left_out.get(table_name, ())]
+        left_out = [x for name in runnable.tables for x in self._left_out.get(name, ())]
+        notes = [x.note for x in left_out if runnable.columns is None or x.column in runnable.columns]
         if notes:
             meta["notes"] = orjson.dumps(notes[:MAX_NAMED]).decode()
         return _stream(table, meta)

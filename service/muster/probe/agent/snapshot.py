@@ -25,6 +25,14 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A column (in small letters) of a rank that is NULL in place of what the rank wrote, and the note that says so."""
+
+    column: str
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """A cursor to ask, and what the rows on it can say: the oldest step that all of its ranks still hold, rows lost, and by
     table what of it was left out."""
@@ -32,7 +40,7 @@ class Snapshot:
     cursor: duckdb.DuckDBPyConnection
     oldest_step: int | None
     rows_lost: int
-    left_out: Mapping[str, tuple[str, ...]]
+    left_out: Mapping[str, tuple[LeftOut, ...]]
 
     def close(self) -> None:
         self.cursor.close()

@@ -20,6 +20,7 @@ from muster.probe.agent.lives import Life
 from muster.probe.agent.retention import BYTES_PER_TABLE, Kept
 from muster.probe.agent.shape import united
 from muster.probe.agent.snapshot import (
+    LeftOut,
     Node,
     Snapshot,
     arrow_rows,
@@ -289,11 +290,12 @@ def _started(life: Life) -> int:
     return life.meta.started_ns if life.meta else 0
 
 
-def _left_out(lives: Sequence[Life]) -> dict[str, tuple[str, ...]]:
-    """What answers over these lives lack, by table, in words."""
-    found: dict[str, list[str]] = {}
+def _left_out(lives: Sequence[Life]) -> dict[str, tuple[LeftOut, ...]]:
+    """What answers over these lives lack, by table."""
+    found: dict[str, list[LeftOut]] = {}
     for life in lives:
         for table, columns in life.left_out.items():
             for column, why in columns.items():
-                found.setdefault(table, []).append(f"{table}.{column} of rank {life.rank} {why} (NULL)")
-    return {table: tuple(notes) for table, notes in found.items()}
+                note = f"{table}.{column} of rank {life.rank} {why} (NULL)"
+                found.setdefault(table, []).append(LeftOut(column.lower(), note))
+    return {table: tuple(columns) for table, columns in found.items()}

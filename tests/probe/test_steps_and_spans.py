@@ -51,25 +51,27 @@ def test_one_source_counts_until_the_script_does(recorder: Recorder, life: LifeD
 
 
 def test_spans_of_the_main_thread_fill_the_phases_of_the_step(recorder: Recorder, life: LifeDir) -> None:
-    def spend(phase: str, seconds: float) -> None:
+    def spend(phase: str, seconds: float) -> float:
+        """The time that it took in all, in ms: what a busy machine adds is in there too."""
+        begin = time.perf_counter()
         span = recorder.spans.open(phase, phase)
         inner = recorder.spans.open("inner", phase)
         time.sleep(seconds)
         recorder.spans.close(inner)
         recorder.spans.close(span)
+        return (time.perf_counter() - begin) * 1000
 
     recorder.steps.boundary("user")
-    spend("data", 0.01)
-    spend("forward", 0.02)
-    spend("forward", 0.02)
+    data = spend("data", 0.01)
+    forward = spend("forward", 0.02) + spend("forward", 0.02)
     other = threading.Thread(target=spend, args=("backward", 0.01))
     other.start()
     other.join()
     recorder.steps.boundary("user")
     recorder.steps.boundary("user")
     _, step, after = rows(life, STEPS)
-    assert 10 <= step["data_ms"] < 35
-    assert 40 <= step["forward_ms"] < 80
+    assert 10 <= step["data_ms"] <= data
+    assert 40 <= step["forward_ms"] <= forward
     assert step["backward_ms"] is step["optimizer_ms"] is after["data_ms"] is None
 
 

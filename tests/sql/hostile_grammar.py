@@ -116,6 +116,25 @@ STATEMENTS: Sequence[str] = (
     "SELECT sum(rank) EXPORT_STATE FROM python.torch_step_timing; SELECT 1", "SELECT ?::INT; SET threads = 1",
 )  # fmt: skip
 
+SHADOWS: Sequence[str] = (
+    "SELECT * FROM {0}, (WITH {0} AS (SELECT 1) SELECT * FROM {0}) AS q",
+    "SELECT (WITH {0} AS (SELECT 1) SELECT 1) FROM {0}",
+    "WITH a AS (SELECT * FROM {0}), {0} AS (SELECT 1) SELECT * FROM a",
+    "WITH RECURSIVE a AS (SELECT * FROM {0}), {0} AS (SELECT 1) SELECT * FROM a",
+    "WITH {0} AS (SELECT * FROM {0}) SELECT * FROM {0}",
+    "WITH RECURSIVE {0} AS (SELECT * FROM {0}) SELECT * FROM {0}",
+    "(WITH {0} AS (SELECT 1) SELECT * FROM {0}) UNION ALL SELECT 1 FROM {0}",
+    "SELECT 1 FROM {t} WHERE EXISTS (WITH {0} AS (SELECT 1) SELECT 1) AND 1 IN (SELECT 1 FROM {0})",
+    "WITH a AS (WITH {0} AS (SELECT 1) SELECT * FROM {0}) SELECT * FROM a, {0}",
+    "SELECT 1 FROM {t} AS {0}, {0} AS q",
+)
+"""Names of a WITH clause that is not in sight where a table of the engine's own has the same name."""
+OWN_TABLES: Sequence[str] = (
+    "sqlite_master", "duckdb_tables", "duckdb_logs", "pragma_database_list", "lives", "rank_rows", "pg_class",
+    '"/etc/passwd"',
+    '"x.csv"', '"v:process.rank"', "duckdb_views", "SQLITE_SCHEMA", "exit_rows", "arrow_lives",
+)  # fmt: skip
+
 EXPRESSION_PLACES: Sequence[str] = (
     "SELECT {0}", "SELECT {0} AS x FROM {t}", "SELECT 1 FROM {t} WHERE {0} IS NOT NULL",
     "SELECT 1 FROM {t} WHERE ({0})::VARCHAR = 'x'", "SELECT rank FROM {t} GROUP BY rank, {0}",
@@ -250,6 +269,13 @@ def relations(payloads: Sequence[str] = TABLES) -> Iterable[str]:
         yield _placed(next(wraps), _placed(next(places), payload))
 
 
+def shadows() -> Iterable[str]:
+    """Every shadow with several of the engine's own tables."""
+    for i, shadow in enumerate(SHADOWS):
+        for name in OWN_TABLES[i % 2 :: 2]:
+            yield _placed(shadow, name)
+
+
 def whole_statements() -> Iterable[str]:
     """What is no SELECT, or no plain one."""
     yield from STATEMENTS
@@ -257,18 +283,20 @@ def whole_statements() -> Iterable[str]:
         yield wrap.format(statement)
 
 
-LISTED: Sequence[str] = tuple(dict.fromkeys([*expressions(), *relations(), *whole_statements()]))
+LISTED: Sequence[str] = tuple(dict.fromkeys([*expressions(), *relations(), *shadows(), *whole_statements()]))
 
 
 @st.composite
 def hostile(draw: st.DrawFn) -> str:
     """One hostile statement, up to three statements deep."""
-    kind = draw(st.sampled_from(["expression", "expression", "relation", "statement"]))
+    kind = draw(st.sampled_from(["expression", "expression", "relation", "shadow", "statement"]))
     if kind == "statement":
         return draw(st.sampled_from(STATEMENT_WRAPS)).format(draw(st.sampled_from(STATEMENTS)))
     if kind == "expression":
         payload = draw(st.sampled_from(DISGUISES))(*draw(st.sampled_from(SCALARS)))
         sql = _placed(draw(st.sampled_from(EXPRESSION_PLACES)), payload)
+    elif kind == "shadow":
+        sql = _placed(draw(st.sampled_from(SHADOWS)), draw(st.sampled_from(OWN_TABLES)))
     else:
         sql = _placed(draw(st.sampled_from(RELATION_PLACES)), draw(st.sampled_from(TABLES)))
     for wrap in draw(st.lists(st.sampled_from(WRAPS), max_size=3)):

@@ -13,10 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster.errors import MusterError, SqlBind, SqlForbidden, SqlSyntax, TooLarge
+from muster.sql import engine_guard
 from muster.sql.dialect import write
 from muster.sql.engine_parser import engine_parser
 from muster.sql.functions import functions
 from muster.sql.guard import SHARD, USER, Limits, guard
+from sql.hostile_grammar import SHADOWS
 
 FIXTURES = Path(__file__).parent / "fixtures"
 HOSTILE = [(code, sql) for code, texts in yaml.safe_load((FIXTURES / "hostile.yaml").read_text()).items() for sql in texts]
@@ -159,6 +161,30 @@ def test_guard_is_safe_to_share_between_threads() -> None:
     for thread in threads:
         thread.join(30)
     assert not failures
+
+
+def test_the_engine_reading_alone_knows_where_a_with_clause_is_in_sight() -> None:
+    """The second reading does not rest on the first."""
+    parser = engine_parser()
+    for name in ("sqlite_master", "duckdb_tables", "lives"):
+        for shadow in SHADOWS:
+            with pytest.raises(SqlBind):
+                engine_guard.check(parser.parse(shadow.format(name, t="python.comm_collective")), states=False)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "WITH z AS (SELECT 1 AS n) SELECT * FROM z UNION SELECT * FROM Z ORDER BY (SELECT 1 FROM z)",
+        "WITH RECURSIVE z AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM z WHERE n < 5) SELECT * FROM z",
+        "WITH a AS (SELECT 1), b AS (WITH c AS (SELECT * FROM a) SELECT * FROM c, a) SELECT * FROM b, (FROM b) AS d",
+        "WITH a AS (SELECT 1 AS x) SELECT * FROM (SELECT * FROM (SELECT * FROM a) AS q) AS r WHERE x IN (FROM a)",
+        "WITH a AS (SELECT 1 AS x) SELECT * FROM a, LATERAL (SELECT * FROM a AS b WHERE b.x = a.x) AS c",
+        "(WITH z AS (SELECT 1) SELECT * FROM z) UNION ALL (WITH z AS (SELECT 2) SELECT * FROM z)",
+    ],
+)
+def test_names_of_a_with_clause_in_sight_are_tables(sql: str) -> None:
+    assert guard(sql, tables=KNOWN).tables == frozenset()
 
 
 WORDS = """SELECT FROM WHERE GROUP BY ORDER LIMIT HAVING WITH AS ( ) [ ] { } , . ; * + - / || -> ->> :: = < > NOT NULL IN

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from muster.errors import SqlForbidden, TooLarge
+from muster.errors import SqlBind, SqlForbidden, TooLarge
 from muster.sql.engine_parser import Node, nodes
 from muster.sql.functions import (
     BOUND,
@@ -37,9 +37,10 @@ _WIDTH = re.compile(r"\d{4,}|[*]|\{[^{}]*\{")
 
 
 def check(statements: list[Node], *, states: bool) -> None:
-    """Raise SqlForbidden or TooLarge unless everything in the engine's tree is on a list."""
+    """Raise SqlForbidden, SqlBind or TooLarge unless everything in the engine's tree is on a list."""
     if len(statements) != 1:
         raise SqlForbidden(f"The text holds {len(statements)} statements; exactly one is allowed.", hint="Send one SELECT.")
+    _check_tables(statements, frozenset())
     for node in nodes(statements):
         kind = node.get("class")
         if kind is not None and "query_location" in node and kind not in _CLASSES:
@@ -64,6 +65,26 @@ def check(statements: list[Node], *, states: bool) -> None:
                 raise SqlForbidden(f"{node['type']} is not allowed in FROM.", hint="Use plain SELECT syntax.")
             if str(node.get("ref_type", "")) == "POSITIONAL":
                 raise SqlForbidden("POSITIONAL JOIN is not allowed.", hint="Join on columns.")
+
+
+def _check_tables(tree: object, visible: frozenset[str]) -> None:
+    """Raise SqlBind for a table without a schema that no WITH clause names where it stands: the engine has views of its
+    own, which such a name would read."""
+    if isinstance(tree, list):
+        for part in tree:
+            _check_tables(part, visible)
+    elif isinstance(tree, dict):
+        for entry in (tree.get("cte_map") or {}).get("map") or ():
+            name, body = str(entry["key"]).lower(), entry["value"]["query_node"]
+            _check_tables(body, visible | {name} if body.get("type") == "RECURSIVE_CTE_NODE" else visible)
+            visible |= {name}
+        if tree.get("type") == "BASE_TABLE" and not tree.get("schema_name"):
+            name = str(tree["table_name"])
+            if name.lower() not in visible:
+                raise SqlBind(f"There is no table {name}.", hint="Name a table as schema.table.", table=name)
+        for key, part in tree.items():
+            if key != "cte_map":
+                _check_tables(part, visible)
 
 
 def _check_call(node: Node, states: bool) -> None:

@@ -181,7 +181,6 @@ def _start(token: Token) -> tuple[int, int]:
 
 
 def _check(tree: exp.Query, sql: str, tables: Collection[str] | None, limits: Limits) -> frozenset[str]:
-    local = {cte.alias.lower() for cte in tree.find_all(exp.CTE)}
     names: set[str] = set()
     for node in tree.walk():
         if isinstance(node, ExportState):
@@ -196,7 +195,7 @@ def _check(tree: exp.Query, sql: str, tables: Collection[str] | None, limits: Li
         if isinstance(node, exp.Anonymous):
             _check_call(node, sql)
         elif isinstance(node, exp.Table):
-            name = _table_name(node, sql, local, tables)
+            name = _table_name(node, sql, tables)
             if name:
                 names.add(name)
         elif isinstance(node, exp.Join) and str(node.args.get("method") or "").upper() == "POSITIONAL":
@@ -224,7 +223,7 @@ def _makes_rows(node: exp.Anonymous) -> bool:
     return node.name.lower() in ("range", "generate_series", "unnest")
 
 
-def _table_name(node: exp.Table, sql: str, local: set[str], tables: Collection[str] | None) -> str | None:
+def _table_name(node: exp.Table, sql: str, tables: Collection[str] | None) -> str | None:
     if isinstance(node.this, exp.Func):
         name = node.this.name.lower()
         if not (isinstance(node.this, exp.Anonymous) and _makes_rows(node.this)):
@@ -237,7 +236,7 @@ def _table_name(node: exp.Table, sql: str, local: set[str], tables: Collection[s
     if not isinstance(node.this, exp.Identifier):
         raise SqlForbidden(f"{_kind(node.this)} is not a table.", hint="Name a table as schema.table.")
     if not node.db:
-        if node.name.lower() in local:
+        if _is_in_sight(node):
             return None
         raise _unknown(node.name, node, sql, tables)
     if node.catalog and node.catalog.lower() != "global":
@@ -256,6 +255,25 @@ def _table_name(node: exp.Table, sql: str, local: set[str], tables: Collection[s
             raise _unknown(f"{node.db}.{node.name}", node, sql, tables)
         return match
     return f"{node.db}.{node.name}"
+
+
+def _is_in_sight(table: exp.Table) -> bool:
+    """Whether a WITH clause names this table where it stands: one of a query around it, of those before it in the clause,
+    or itself where the clause is recursive."""
+    name = table.name.lower()
+    child: exp.Expr = table
+    within: exp.With | None = None
+    while (parent := child.parent) is not None:
+        clause = next((v for v in parent.args.values() if isinstance(v, exp.With)), None)
+        names: list[exp.Expr] = clause.expressions if clause is not None and clause is not within else []
+        if isinstance(parent, exp.With):
+            within = parent
+            place = next(i for i, cte in enumerate(parent.expressions) if cte is child)
+            names = parent.expressions[: place + 1 if parent.recursive else place]
+        if any(cte.alias.lower() == name for cte in names):
+            return True
+        child = parent
+    return False
 
 
 def _unknown(name: str, node: exp.Expr, sql: str, tables: Collection[str] | None) -> MusterError:

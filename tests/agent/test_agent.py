@@ -16,6 +16,7 @@ import pytest
 
 from agent.conftest import Asked, Ranks, Serve, Served
 from muster.errors import NotFound
+from muster.probe.agent import lives, proc
 from muster.probe.agent.snapshot import view_name
 from muster.probe.recorder import Recorder
 from muster.protocol import QueryRequest, RankRef, SubQuery
@@ -77,6 +78,43 @@ def test_a_hung_rank_shows_what_it_last_did_and_what_it_waits_in(ranks: Ranks, s
     assert state["age_s"] == pytest.approx(state["inflight_age_s"], abs=0.1)
     sql = "SELECT op, duration_ms, end_ns FROM python.comm_collective WHERE end_ns IS NULL"
     assert served.ask(sql).rows() == [{"op": "all_gather", "duration_ms": None, "end_ns": None}]
+
+
+def test_a_rank_that_stops_while_it_is_looked_at_is_never_shown_as_dead(
+    recorder: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = Served(tmp_path, job="job")
+    assert served.state()["status"] == "running"
+    (life,) = served.store.lives
+    look = life.directory.alive
+
+    def stopped_meanwhile() -> bool:
+        recorder.close()
+        return look()
+
+    monkeypatch.setattr(life.directory, "alive", stopped_meanwhile)
+    monkeypatch.setattr(proc, "has_memory", lambda pid, start_ticks: False)
+    assert served.state()["status"] == "finished"
+    served.store.close()
+
+
+def test_a_rank_whose_lock_could_not_be_read_for_a_while_is_alive_again(
+    ranks: Ranks, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = ranks.start(0)
+    served = serve()
+    assert served.state()["status"] == "running"
+    monkeypatch.setattr(lives, "_FINAL_S", -1.0)
+    monkeypatch.setattr(proc, "has_memory", lambda pid, start_ticks: False)  # it is of another PID namespace
+    with monkeypatch.context() as patched:
+        patched.setattr(served.store.lives[0].directory, "alive", lambda: False)
+        assert [served.state()["status"] for _ in range(2)] == ["dead", "dead"]
+    state = served.state()
+    assert (state["status"], state["exit_ns"]) == ("running", None)
+    killed_ns = time.time_ns()
+    process.kill()
+    process.wait()
+    assert served.state()["exit_ns"] >= killed_ns
 
 
 def test_who_waits_for_a_peer_says_for_whom(ranks: Ranks, serve: Serve) -> None:

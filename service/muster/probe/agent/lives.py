@@ -111,17 +111,17 @@ class Life:
         return "finished" if self.exit is not None and self.exit.clean else "dead"
 
     def update(self) -> list[tuple[Table, dict[str, list[Any]], int]]:
-        """Read meta, liveness, operations in flight and new rows; returns the new rows by table.
+        """Read liveness, meta, operations in flight and new rows; returns the new rows by table.
 
-        In this order: whoever has given up the lock has written its last row, and an operation that ends meanwhile is in
+        In this order: whoever has given up the lock has written its last word, and an operation that ends meanwhile is in
         flight or a row or both, never neither (the store shows it once).
         """
-        if self._over_since is not None and time.monotonic() - self._over_since > _FINAL_S:
+        held = self.directory.alive()
+        if not held and self._over_since is not None and time.monotonic() - self._over_since > _FINAL_S:
             return []
         self.meta = self.directory.meta() or self.meta
         if self.meta is not None:
             self._names.add(self.meta.generation)
-        held = self.directory.alive()
         self._in_flight = _rows(self.directory.in_flight())
         rows = self._read_rows()
         for row in self._in_flight:
@@ -189,7 +189,8 @@ class Life:
         seen_alive, self.alive = self.alive, held or self._only_lock_lost()
         if self.alive:
             self.exit = None
-            self._over_since = None
+            if self._over_since is not None:  # it could not be told for a while
+                self._over_since = self._gone_ns = None
             return
         if self._gone_ns is None:
             self._gone_ns = time.time_ns() if seen_alive else self._last_sign()

@@ -232,6 +232,12 @@ def test_small_files_that_grow_large_are_stopped(tmp_path: Path, limits: Limits)
     assert caught.value.hint
 
 
+def test_a_bundle_that_does_not_fit_in_memory_is_stopped(bundle: Path) -> None:
+    with Offline(bundle, limits=Limits(total_bytes=10_000)) as offline, pytest.raises(TooLarge) as caught:
+        offline.load()
+    assert caught.value.hint
+
+
 def test_random_damage_is_an_error_of_ours_or_no_difference(copy: Path) -> None:
     path = copy / FILE
     whole = path.read_bytes()

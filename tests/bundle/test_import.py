@@ -135,7 +135,9 @@ def test_a_bundles_own_files_without_the_manifest_are_parquet_too(bundle: Path, 
     manifest = import_bundle([tmp_path / "bare"], tmp_path / "b", job="j")
     assert manifest.world_size == 4
     sql = "SELECT _rank, count(*), sum(bytes) FROM python.comm_collective GROUP BY 1 ORDER BY 1"
+    hosts = "SELECT DISTINCT _rank, _host, _local_rank, _generation FROM python.comm_collective ORDER BY 1"
     with Offline(bundle) as before, Offline(tmp_path / "b") as after:
+        assert before.query(None, hosts).rows == after.query(None, hosts).rows
         assert before.query(None, sql).rows == after.query(None, sql).rows
 
 
@@ -162,6 +164,8 @@ def test_the_roster_says_who_is_missing_and_where_ranks_are(tmp_path: Path) -> N
         ("python.torch_step_timing", pa.table({"rank": ["0"]}), "whole numbers"),
         ("python.torch_step_timing", pa.table({"rank": pa.array([None], pa.int64())}), "NULL"),
         ("python.torch_step_timing", pa.table({"rank": [0], "global_step": ["ten"]}), "global_step"),
+        ("cluster.nodes", pa.table({"host": ["a"]}), "rank"),
+        ("cluster.nodes", pa.table({"rank": [0, 0]}), "twice"),
         ("no_schema", pa.table({"rank": [0]}), "no_schema"),
     ],
 )

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from muster.bundle.manifest import FileEntry, Gap, Manifest, NodeEntry, RankEntry, Source, read_manifest
-from muster.bundle.parquet import read_table
+from muster.bundle.parquet import SMALLER, Limits, read_table
 from muster.bundle.writer import TAG_NAMES, BundleWriter, tagged
 from muster.engine import arrow_type, open_engine
 from muster.errors import BadRequest, TooLarge
@@ -63,8 +63,13 @@ def from_parquet(directory: Path, out: Path, *, job: str) -> Manifest:
     `<schema>.<table>` (there `rank-<n>.parquet` says whose the rows are if no column does). Raises as `from_tables`, and
     BadRequest where no file is named after a table."""
     tables: dict[str, list[pa.Table]] = {}
+    limits = Limits()
+    held = 0
     for name, path in table_files(directory):
-        rows = read_table(path)
+        rows = read_table(path, limits)
+        held += rows.nbytes
+        if held > limits.total_bytes:
+            raise TooLarge(f"{directory} takes more than {limits.total_bytes:,} bytes in memory.", hint=SMALLER)
         match = _RANK_FILE.fullmatch(path.name)
         if match and not {"rank", "_rank"} & set(rows.column_names):
             rows = rows.append_column("_rank", pa.array([int(match[1])] * rows.num_rows, pa.int64()))
@@ -143,6 +148,7 @@ class _Owned:
 
     by_rank: dict[int | None, pa.Table] = field(default_factory=dict)
     columns: tuple[ColumnType, ...] = ()
+    tags: dict[int, dict[str, Any]] = field(default_factory=dict)
     world_size: int = 0
     newest_ns: int | None = None
 
@@ -162,12 +168,27 @@ class _Owned:
             places = [i for i, r in enumerate(ranks) if r == rank] if None in ranks else None
             mine = rows.take(pa.array(places)) if places is not None else rows.filter(_is(table.column(owner or ""), rank))
             found.by_rank[rank] = mine
-        if "world_size" in rows.column_names and rows.num_rows:
+        found.tags = _tags_of(table, ranks)
+        if known is not None and "world_size" in rows.column_names and rows.num_rows:
             found.world_size = pc.max(rows.column("world_size")).as_py() or 0
         if known is not None and known.key_time is not None and known.key_time[0] in rows.column_names and rows.num_rows:
             newest = pc.max(rows.column(known.key_time[0])).as_py()
             found.newest_ns = None if newest is None else newest * known.key_time[1]
         return found
+
+
+def _tags_of(table: pa.Table, ranks: Sequence[int | None]) -> dict[int, dict[str, Any]]:
+    """What the tag columns of a table, if it has them, say of each rank (by its last row)."""
+    named = {"_host": "host", "_node_rank": "group_rank", "_local_rank": "local_rank", "_role": "role"}
+    named["_generation"] = "generation"
+    there = {tag: name for tag, name in named.items() if tag in table.column_names}
+    last = {rank: place for place, rank in enumerate(ranks) if rank is not None} if there else {}
+    kinds = {c.name: arrow_type(c.type) for c in TAGS}
+    found: dict[int, dict[str, Any]] = {}
+    for rank, place in last.items():
+        values = {t: table.column(t)[place] for t in there}
+        found[rank] = {there[t]: v.as_py() for t, v in values.items() if v.is_valid and v.type == kinds[t]}
+    return found
 
 
 def _is(column: pa.ChunkedArray[Any], rank: int | None) -> Any:
@@ -223,7 +244,11 @@ def _column_types(rows: pa.Table) -> tuple[ColumnType, ...]:
 def _roster(roster: pa.Table | None, rows: Mapping[str, _Owned]) -> tuple[list[RankEntry], list[NodeEntry]]:
     """Every rank that the roster or a row names, and what serves them: one entry for each host, or for 64 ranks where
     hosts are not known."""
-    said = {r["rank"]: r for r in roster.to_pylist()} if roster is not None else {}
+    said: dict[int, dict[str, Any]] = {}
+    for owned in rows.values():
+        for number, tags in owned.tags.items():
+            said[number] = said.get(number, {}) | tags
+    said |= _listed(roster) if roster is not None else {}
     seen = {r for owned in rows.values() for r in owned.by_rank if r is not None}
     size = max([*(r + 1 for r in seen), *(r + 1 for r in said), *(o.world_size for o in rows.values())], default=0)
     size = max([size, *(r.get("world_size") or 0 for r in said.values())])
@@ -243,6 +268,17 @@ def _roster(roster: pa.Table | None, rows: Mapping[str, _Owned]) -> tuple[list[R
         )
         ranks[place] = rank.model_copy(update={"addr": nodes[name].addr})
     return ranks, list(nodes.values())
+
+
+def _listed(roster: pa.Table) -> dict[int, dict[str, Any]]:
+    """The rows of `cluster.nodes` by rank. Raises BadRequest for one without."""
+    if "rank" not in roster.column_names:
+        raise BadRequest(f"{NODES.full_name} has no column rank.", hint="One row for each rank, with its number.")
+    ranks = _ranks(NODES.full_name, roster.select(["rank"]), "rank")
+    rows = _typed(NODES.full_name, roster).to_pylist()
+    if None in ranks or len(set(ranks)) != len(ranks):
+        raise BadRequest(f"{NODES.full_name} has a rank twice, or rows of none.", hint="One row for each rank.")
+    return {rank: row for rank, row in zip(ranks, rows, strict=True) if rank is not None}
 
 
 def _rank(number: int, said: Mapping[str, Any] | None, seen: bool) -> RankEntry:

@@ -16,16 +16,18 @@ MAX_FILE_BYTES = 4 << 30
 MAX_ROWS = 50_000_000
 MAX_COLUMNS = 1024
 MAX_TABLE_BYTES = 8 << 30
+MAX_TOTAL_BYTES = 16 << 30
 _BATCH_ROWS = 65_536
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Caps on what is read of one file: bytes on disk, rows, bytes in memory."""
+    """Caps on what is read: of one file bytes on disk, rows, and bytes in memory; of all files together bytes in memory."""
 
     file_bytes: int = MAX_FILE_BYTES
     rows: int = MAX_ROWS
     table_bytes: int = MAX_TABLE_BYTES
+    total_bytes: int = MAX_TOTAL_BYTES
 
 
 _PLAIN: tuple[Callable[[pa.DataType], bool], ...] = (
@@ -53,7 +55,7 @@ def read_table(path: Path, limits: Limits | None = None, *, bytes_written: int |
         if bytes_written is not None and size != bytes_written:
             raise BadRequest(f"{path} has {size:,} bytes, {bytes_written:,} were written: it is not whole.", hint=_AGAIN)
         if size > limits.file_bytes:
-            raise TooLarge(f"{path} has {size:,} bytes, at most {limits.file_bytes:,} are read.", hint=_SMALLER)
+            raise TooLarge(f"{path} has {size:,} bytes, at most {limits.file_bytes:,} are read.", hint=SMALLER)
         with pq.ParquetFile(
             path,
             page_checksum_verification=True,
@@ -69,7 +71,7 @@ def read_table(path: Path, limits: Limits | None = None, *, bytes_written: int |
 
 def _read(file: pq.ParquetFile, path: Path, limits: Limits) -> pa.Table:
     if file.metadata.num_rows > limits.rows:
-        raise TooLarge(f"{path} has {file.metadata.num_rows:,} rows, at most {limits.rows:,} are read.", hint=_SMALLER)
+        raise TooLarge(f"{path} has {file.metadata.num_rows:,} rows, at most {limits.rows:,} are read.", hint=SMALLER)
     schema = pa.schema([pa.field(f.name, _plain(f, path)) for f in file.schema_arrow])
     if len(schema) > MAX_COLUMNS or len(set(schema.names)) != len(schema):
         raise BadRequest(f"{path} has more than {MAX_COLUMNS} columns, or two of one name.", hint="Select columns by name.")
@@ -79,7 +81,7 @@ def _read(file: pq.ParquetFile, path: Path, limits: Limits) -> pa.Table:
         batches.append(batch.cast(schema) if batch.schema != schema else batch)
         held += batches[-1].nbytes
         if held > limits.table_bytes:
-            raise TooLarge(f"{path} takes more than {limits.table_bytes:,} bytes in memory.", hint=_SMALLER)
+            raise TooLarge(f"{path} takes more than {limits.table_bytes:,} bytes in memory.", hint=SMALLER)
     return pa.Table.from_batches(batches, schema)
 
 
@@ -105,4 +107,4 @@ def _line(error: Exception) -> str:
 
 
 _AGAIN = "Copy the bundle again, or keep what is sound of it with `muster import DIR --out NEW`."
-_SMALLER = "Record or cut less of it: fewer rows, steps or ranks."
+SMALLER = "Record or cut less of it: fewer rows, steps or ranks."

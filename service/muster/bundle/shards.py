@@ -7,14 +7,15 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
+import duckdb
 import pyarrow as pa
 from sqlglot import exp
 
 from muster.bundle.manifest import FileEntry, Gap, Manifest, NodeEntry, RankEntry
-from muster.bundle.parquet import Limits, read_table
+from muster.bundle.parquet import SMALLER, Limits, read_table
 from muster.bundle.view import rank_infos, ranks_of
 from muster.engine import PROFILE, arrow_schema, engine_name, open_engine
-from muster.errors import BadRequest, DeadlineExceeded, MusterError, ShardFailed, ShardUnreachable
+from muster.errors import BadRequest, DeadlineExceeded, MusterError, ShardFailed, ShardUnreachable, TooLarge
 from muster.federation.shards.base import Shard, SubAnswer
 from muster.federation.shards.local import LocalShard
 from muster.model import ColumnType, JobView, ShardInfo, ShardKind
@@ -24,6 +25,7 @@ from muster.sql.guard import SHARD, guard
 from muster.tables import STEP_TIMING
 
 ALL = "*"
+MEMORY_LIMIT = "8GB"
 _ERRORS: Mapping[str, type[ShardFailed] | type[DeadlineExceeded]] = {
     "failed": ShardFailed,
     "timed_out": DeadlineExceeded,
@@ -40,6 +42,7 @@ class BundleShards:
         self._limits = limits or Limits()
         self._groups = {g.info.id: g for g in _groups(manifest)}
         self._shards: dict[str, Shard] = {}
+        self._held = 0
 
     def view(self) -> JobView:
         """The job as a gateway would have seen it when the bundle was recorded."""
@@ -68,7 +71,10 @@ class BundleShards:
         if group.gaps.get(ALL) is not None:
             return _Gone(group)
         rows = self._rows(group)
-        local = LocalShard(group.info.id, group.node.host, group.info.ranks, rows)
+        try:
+            local = LocalShard(group.info.id, group.node.host, group.info.ranks, rows, memory_limit=MEMORY_LIMIT)
+        except duckdb.OutOfMemoryException as error:
+            raise TooLarge(f"The rows of {group.info.id} do not fit: {error}", hint=SMALLER) from None
         return BundleShard(group, local, _oldest_steps(rows), group.node.as_of or self._manifest.recorded_at)
 
     def _rows(self, group: _Group) -> dict[str, pa.Table]:
@@ -90,6 +96,9 @@ class BundleShards:
         if not path.resolve().is_relative_to(self._directory.resolve()):
             raise BadRequest(f"{path} is a link to outside of the bundle.", hint="Copy the file itself into the bundle.")
         table = read_table(path, self._limits, bytes_written=size)
+        self._held += table.nbytes
+        if self._held > self._limits.total_bytes:
+            raise TooLarge(f"The bundle takes more than {self._limits.total_bytes:,} bytes in memory.", hint=SMALLER)
         if table.num_rows != rows:
             raise BadRequest(f"{path} has {table.num_rows:,} rows, {rows:,} were written.", hint=_AGAIN)
         return _as(table, schema, path)

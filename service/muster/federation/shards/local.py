@@ -22,8 +22,10 @@ from muster.sql.guard import SHARD, guard
 class LocalShard:
     """Holds `tables` (`schema.name` to rows, tags included) of some ranks in a DuckDB of its own."""
 
-    def __init__(self, id: str, host: str, ranks: Sequence[int], tables: Mapping[str, pa.Table]) -> None:
-        self._engine = open_engine(memory_limit="1GB", threads=1)
+    def __init__(
+        self, id: str, host: str, ranks: Sequence[int], tables: Mapping[str, pa.Table], *, memory_limit: str = "1GB"
+    ) -> None:
+        self._engine = open_engine(memory_limit=memory_limit, threads=1)
         self._lock = threading.Lock()
         for name, table in tables.items():
             schema, _, short = name.partition(".")

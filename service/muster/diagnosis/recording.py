@@ -17,17 +17,21 @@ _RUN = _text(
     "请用 `muster run` 启动任务，或在其中调用 muster.probe.start()，并在每个节点上运行代理。",
 )
 _FLIGHT = _text(
-    "Switch on the agent's collector of the flight recorder, or import the dumps that torch wrote (`muster import`).",
-    "请打开代理的 flight recorder 采集器，或导入 torch 写出的转储（`muster import`）。",
+    "Import the dumps of torch's flight recorder (`muster import`), then ask with --from.",
+    "请导入 torch flight recorder 的转储（`muster import`），再用 --from 查询。",
 )
-_GPU = _text(
-    "Switch on the agent's GPU collector (it reads NVML) on nodes that have GPUs.",
-    "请在有 GPU 的节点上打开代理的 GPU 采集器（读取 NVML）。",
-)
-_NCCL = _text(
-    "Load NCCL's profiler plugin into the job and let the agent read its files, or import them (`muster import`).",
-    "请在任务中加载 NCCL 的 profiler 插件并让代理读取其文件，或导入这些文件（`muster import`）。",
-)
+
+
+def _import(en: str, zh: str) -> Text:
+    """For what no collector of this version records."""
+    return _text(
+        f"No collector of this version records it. Bring {en} as Parquet (`muster import`), then ask with --from.",
+        f"本版本没有采集器记录它。请将{zh}以 Parquet 导入（`muster import`），再用 --from 查询。",
+    )
+
+
+_GPU = _import("samples of NVML or DCGM", " NVML 或 DCGM 的采样")
+_NCCL = _import("the rows of NCCL's profiler plugin", " NCCL profiler 插件的记录")
 HOW: Mapping[str, Text] = {
     "process.rank": _RUN,
     "process.exit": _RUN,
@@ -36,30 +40,15 @@ HOW: Mapping[str, Text] = {
     "python.torch_step_timing": _RUN,
     "python.checkpoint": _RUN,
     "cpu.utilization": _RUN,
-    "python.torch_trace": _text(
-        "Switch on the module hooks in MUSTER_COLLECT; they are sampled and off by default.",
-        "请在 MUSTER_COLLECT 中打开模块钩子；它们按采样运行，默认关闭。",
-    ),
+    "python.torch_trace": _import("traces of module hooks", "模块钩子的跟踪"),
     "python.torch_nccl_flight_record": _FLIGHT,
     "python.torch_nccl_pg_status": _FLIGHT,
-    "python.backtrace": _text(
-        "Switch on the agent's collector of stacks; it needs py-spy and the right to read processes (CAP_SYS_PTRACE).",
-        "请打开代理的调用栈采集器；它需要 py-spy 以及读取其他进程的权限（CAP_SYS_PTRACE）。",
-    ),
+    "python.backtrace": _import("stacks of `py-spy dump --nonblocking`", " `py-spy dump --nonblocking` 的调用栈"),
     "gpu.utilization": _GPU,
     "gpu.devices": _GPU,
-    "process.kmsg": _text(
-        "Switch on the agent's collector of kernel messages; it needs the right to read /dev/kmsg (CAP_SYSLOG).",
-        "请打开代理的内核消息采集器；它需要读取 /dev/kmsg 的权限（CAP_SYSLOG）。",
-    ),
-    "net.tcp": _text(
-        "Switch on the agent's collector of TCP counters; it runs `ss -tin` in the network namespace of the job.",
-        "请打开代理的 TCP 计数器采集器；它在任务的网络命名空间中运行 `ss -tin`。",
-    ),
-    "rdma.mlx_hca": _text(
-        "Switch on the agent's collector of RDMA counters on nodes that have RDMA ports (/sys/class/infiniband).",
-        "请在有 RDMA 端口（/sys/class/infiniband）的节点上打开代理的 RDMA 计数器采集器。",
-    ),
+    "process.kmsg": _import("the messages of `dmesg` or the journal", " `dmesg` 或日志中的内核消息"),
+    "net.tcp": _import("the counters of `ss -tin`", " `ss -tin` 的计数器"),
+    "rdma.mlx_hca": _import("the counters of /sys/class/infiniband", " /sys/class/infiniband 的计数器"),
     "nccl.proxy_ops": _NCCL,
     "nccl.coll_perf": _NCCL,
     "nccl.inflight_ops": _NCCL,

@@ -120,6 +120,7 @@ def test_what_is_not_recorded_is_unknown_and_names_the_way(
     for c in e.checks:
         assert c.gate is None or (c.status is Status.UNKNOWN and c.output)
     assert loud(e) == []
+    assert e.status is (Status.UNKNOWN if headroom else Status.PASS)
 
 
 def test_a_device_that_does_not_count_its_memory_is_unknown(evaluate: Evaluate) -> None:

@@ -100,6 +100,15 @@ def test_without_a_recorded_limit_growth_alone_counts(evaluate: Evaluate) -> Non
     assert "to the limit of the device: ?" in found.message
 
 
+@pytest.mark.parametrize(("limit_gib", "severity"), [(32, Severity.FAIL), (80, Severity.WARN)])
+def test_of_devices_of_unlike_size_the_ranks_own_counts(evaluate: Evaluate, limit_gib: int, severity: Severity) -> None:
+    """Local ranks of this history are its ranks: rank 1 has device 1 of node 0."""
+    history = device({1: LEAK})
+    history.rows["gpu.devices"][0][1]["total_bytes"] = limit_gib * 2**30
+    history.rows["gpu.devices"][0][0]["total_bytes"] = 40 * 2**30
+    assert only(evaluate(history, ids=ID)).severity is severity
+
+
 def test_a_leak_of_all_ranks_is_the_codes(evaluate: Evaluate) -> None:
     found = only(evaluate(device(dict.fromkeys(range(6), LEAK)), ids=ID))
     assert found.ranks == tuple(range(6))
@@ -192,8 +201,8 @@ def test_what_is_not_recorded_is_unknown_and_names_the_way(
     assert (check(e, "device").gate, check(e, "process").gate) == (device_gate, process_gate)
     if device_gate == "not_recorded":
         assert "MUSTER_COLLECT" in (check(e, "device").output or "")
-    if device_gate and process_gate:
-        assert e.status is Status.UNKNOWN
+    if device_gate == "not_recorded" or (device_gate and process_gate):
+        assert e.status is Status.UNKNOWN  # what the processes show does not answer for the devices
         assert blamed(e) == set()
 
 

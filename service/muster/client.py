@@ -120,7 +120,7 @@ class _Calls:
     @staticmethod
     def health(answer: httpx.Response) -> HealthReport:
         if answer.status_code in (200, 503) and _kind(answer) != _PROBLEM:
-            return HealthReport(answer.status_code, answer.json())
+            return HealthReport(answer.status_code, _decoded(answer))
         raise error_of(answer)
 
     @staticmethod
@@ -132,7 +132,7 @@ class _Calls:
     def json(answer: httpx.Response) -> Any:
         if answer.status_code != 200:
             raise error_of(answer)
-        return answer.json()
+        return _decoded(answer)
 
     @staticmethod
     def text(answer: httpx.Response) -> str:
@@ -288,6 +288,22 @@ class RemoteError(MusterError):
     """An error of a gateway whose code this client does not know."""
 
 
+def _decoded(answer: httpx.Response) -> Any:
+    """The JSON of an answer. Raises NotReady for what is none: a proxy or another server answered."""
+    try:
+        return answer.json()
+    except ValueError:
+        raise _not_a_gateway(answer) from None
+
+
+def _not_a_gateway(answer: httpx.Response) -> NotReady:
+    return NotReady(
+        f"{answer.request.url} answered HTTP {answer.status_code} with {_kind(answer) or 'no content type'}; that is no"
+        " gateway of Muster.",
+        hint="Give the gateway's own address, and ask whoever runs a proxy before it.",
+    )
+
+
 def error_of(answer: httpx.Response) -> MusterError:
     """The error that an answer of the gateway stands for."""
     try:
@@ -295,7 +311,7 @@ def error_of(answer: httpx.Response) -> MusterError:
     except ValueError:
         problem = None
     if not isinstance(problem, dict) or "detail" not in problem:
-        return NotReady(f"{answer.request.url} answered HTTP {answer.status_code}; that is no gateway of Muster.")
+        return _not_a_gateway(answer)
     code = str(problem.get("code", ""))
     kind = _by_code().get(code, RemoteError)
     position = problem.get("position")

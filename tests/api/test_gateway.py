@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import io
 import re
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from api.conftest import World
-from muster.errors import ConfigError
+from muster.client import Client
+from muster.errors import ConfigError, NotReady
 from muster.gateway.auth import digest_of
 from muster.gateway.settings import GatewaySettings, load_settings
 
@@ -305,3 +308,60 @@ def test_every_route_is_documented(world: World) -> None:
     text = (DOCS / "api.md").read_text()
     for path in world.client.get("/openapi.json").json()["paths"]:
         assert path in text, path
+
+
+ODD = """SELECT 'infinity'::DATE AS d, '-infinity'::TIMESTAMP AS t, '290000-01-01'::DATE AS far,
+         INTERVAL '1 month 2 days' AS i, '101'::BIT AS b, [make_timestamp_ns(1)] AS n, {'a': 'infinity'::DATE} AS s"""
+
+
+def test_values_that_python_does_not_have_are_texts_in_json(job: World) -> None:
+    answer = job.client.post("/jobs/j/query", json={"sql": ODD})
+    assert answer.status_code == 200
+    day, moment, far, interval, bits, nanoseconds, struct = answer.json()["rows"][0]
+    assert (day, moment, far) == ("Infinity", "-Infinity", "105200797 days since 1970-01-01")
+    assert interval == {"months": 1, "days": 2, "nanoseconds": 0}
+    assert nanoseconds == ["1970-01-01T00:00:00.000000001"]
+    assert struct == {"a": "Infinity"}
+    assert isinstance(bits, str)
+
+
+def test_values_that_arrow_does_not_write_are_texts_in_csv(job: World) -> None:
+    answer = job.client.post("/jobs/j/query", json={"sql": ODD}, headers={"Accept": "text/csv"})
+    assert answer.status_code == 200
+    assert "Infinity" in answer.text
+    assert "-Infinity" in answer.text
+
+
+def test_metrics_show_a_bound_token_its_own_jobs_only(guarded: World) -> None:
+    guarded.register("other", headers=bearer(Tokens.ALL))
+    metrics = guarded.app.state.parts.metrics
+    for name in ("j", "other"):
+        metrics.job_status.labels(name, "pass").set(1)
+    everything = guarded.client.get("/metrics", headers=bearer(Tokens.READ)).text
+    assert 'job="j"' in everything
+    bound = guarded.client.get("/metrics", headers=bearer(Tokens.BOUND)).text
+    assert 'job="other"' in bound
+    assert 'job="j"' not in bound
+    assert "muster_http_requests" in bound
+
+
+def test_an_answer_of_something_else_is_not_taken_for_a_gateway() -> None:
+    """A proxy's own page, over a real connection."""
+
+    class Page(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(503)
+            self.send_header("Content-Type", "text/html")
+            self.end_headers()
+            self.wfile.write(b"<html>busy</html>")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Page) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with Client(f"http://127.0.0.1:{server.server_port}") as client:
+            for call in (lambda: client.health("j"), client.jobs):
+                with pytest.raises(NotReady, match="no gateway of Muster"):
+                    call()
+        server.shutdown()

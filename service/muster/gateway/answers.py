@@ -13,7 +13,7 @@ from starlette.responses import Response
 from muster.diagnosis.report import coverage_json
 from muster.errors import OverBudget, ShardFailed
 from muster.federation.service import StatementResult
-from muster.federation.values import json_rows
+from muster.federation.values import json_rows, json_value, python_values
 from muster.gateway.requests import QueryBody
 from muster.protocol import ARROW_STREAM
 
@@ -72,15 +72,30 @@ def respond(accept: str, table: pa.Table, result: StatementResult) -> Response:
 
 
 def _csv(table: pa.Table) -> bytes:
-    flat = [
-        pa.array([None if v is None else orjson.dumps(v, default=str).decode() for v in c.to_pylist()], pa.string())
-        if pa.types.is_nested(c.type)
-        else c
-        for c in table.columns
-    ]
+    flat = [c if _is_plain(c) else pa.array([_cell(v) for v in python_values(c)], pa.string()) for c in table.columns]
     sink = io.BytesIO()
     pyarrow.csv.write_csv(pa.table(flat, names=table.column_names), sink)
     return sink.getvalue()
+
+
+def _is_plain(column: pa.ChunkedArray[Any]) -> bool:
+    """Whether Arrow writes a column to CSV as it stands."""
+    kind = column.type
+    if pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_interval(kind) or pa.types.is_duration(kind):
+        return False
+    if not pa.types.is_temporal(kind) or (pa.types.is_timestamp(kind) and kind.unit == "ns"):
+        return True
+    try:
+        column.to_pylist()
+    except (ValueError, OverflowError):
+        return False  # infinite, or beyond the year 9999
+    return True
+
+
+def _cell(value: object) -> str | None:
+    """A value as the text of a cell: as in JSON, nested ones as JSON."""
+    plain = json_value(value)
+    return plain if plain is None or isinstance(plain, str) else orjson.dumps(plain).decode()
 
 
 def _arrow(table: pa.Table, coverage: dict[str, Any]) -> bytes:

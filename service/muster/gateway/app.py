@@ -125,6 +125,7 @@ def _parts(settings: GatewaySettings, shards: ShardFactory, clock: Callable[[], 
         forget_s=settings.forget_s,
         addresses=AllowList(settings.probe_addresses),
         limits=Limits(settings.max_jobs, settings.max_nodes_per_job, settings.max_ranks_per_job),
+        now=clock(),
     )
     federation = Federation(
         planner=Planner(),

@@ -17,7 +17,7 @@ from muster.diagnosis.service import DiagnosisService
 from muster.errors import MusterError
 from muster.gateway.history import VerdictHistory
 from muster.gateway.metrics import Metrics
-from muster.model import RankStatus
+from muster.model import RankState, RankStatus
 from muster.registry.registry import Registry
 
 DEFAULT = ("job_health",)
@@ -67,7 +67,8 @@ class HealthDesk:
         DiagnosisNotFound, Busy."""
         kept = self._history.kept(ask.job)
         plain = ask.ids == DEFAULT and not ask.params and ask.lang == "en"
-        if plain and kept is not None and (self._clock() - kept.at).total_seconds() <= ask.max_age_s:
+        alike = kept is not None and plain and kept.min_coverage == ask.min_coverage
+        if kept is not None and alike and (self._clock() - kept.at).total_seconds() <= ask.max_age_s:
             self._registry.view(ask.job, self._clock())  # a job that is gone has no verdict either
             return Health(kept.evaluation, kept.body)
         evaluation = await self._evaluate(ask, "request")
@@ -80,11 +81,11 @@ class HealthDesk:
     async def round(self, ask: Ask) -> None:
         """One background evaluation."""
         evaluation = await self._evaluate(ask, "background")
-        body = self._history.record(ask.job, evaluation, health_json(evaluation), self._clock())
+        body = self._history.record(ask.job, evaluation, health_json(evaluation), self._clock(), ask.min_coverage)
         for status in ("pass", "unknown", "warn", "fail"):
             self._metrics.job_status.labels(ask.job, status).set(status == body["status"])
-        for state, number in body["coverage"]["states"].items():
-            self._metrics.rank_states.labels(ask.job, state).set(number)
+        for state in RankState:
+            self._metrics.rank_states.labels(ask.job, state).set(body["coverage"]["states"].get(state, 0))
 
     async def _evaluate(self, ask: Ask, trigger: str) -> Evaluation:
         started = time.perf_counter()

@@ -54,6 +54,7 @@ class Kept:
     evaluation: Evaluation
     body: dict[str, Any]
     at: datetime
+    min_coverage: float = 1.0
 
 
 class VerdictHistory:
@@ -70,7 +71,9 @@ class VerdictHistory:
         with self._lock:
             return self._kept.get(job)
 
-    def record(self, job: str, evaluation: Evaluation, body: dict[str, Any], at: datetime) -> dict[str, Any]:
+    def record(
+        self, job: str, evaluation: Evaluation, body: dict[str, Any], at: datetime, min_coverage: float = 1.0
+    ) -> dict[str, Any]:
         """Count a background evaluation, keep it, and return its body with since and confirmations."""
         now = str(json_value(at))
         with self._lock:
@@ -78,7 +81,7 @@ class VerdictHistory:
             new, change = _next(old, body, now)
             self._jobs[job] = new
             annotated = _annotated(body, new)
-            self._kept[job] = Kept(evaluation, annotated, at)
+            self._kept[job] = Kept(evaluation, annotated, at, min_coverage)
             dump = asdict(new) if change is not None or new.confirmations % SAVE_EVERY == 0 else None
         if dump is not None:
             self._store.put_verdict(job, at, dump)

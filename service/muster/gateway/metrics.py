@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.metrics_core import Metric
 
 _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
@@ -34,5 +37,20 @@ class Metrics:
             "muster_job_ranks", "Ranks of a job by state in its last evaluation.", ["job", "state"], registry=self.registry
         )
 
-    def text(self) -> bytes:
-        return generate_latest(self.registry)
+    def text(self, visible: Collection[str] | None = None) -> bytes:
+        """In Prometheus' text format. `visible`: the only jobs to show; None shows all."""
+        return generate_latest(self.registry if visible is None else _Visible(self.registry, visible))
+
+
+class _Visible(CollectorRegistry):
+    """A registry without the series of other jobs."""
+
+    def __init__(self, registry: CollectorRegistry, jobs: Collection[str]) -> None:
+        super().__init__()
+        self._shown = registry
+        self._jobs = jobs
+
+    def collect(self) -> Iterator[Metric]:
+        for metric in self._shown.collect():
+            metric.samples = [s for s in metric.samples if s.labels.get("job", None) in (None, *self._jobs)]
+            yield metric

@@ -33,6 +33,8 @@ async def get_readyz(request: Request) -> Ready:
 )
 async def get_metrics(request: Request) -> Response:
     parts = parts_of(request)
-    parts.metrics.jobs.set(len(parts.registry.jobs(parts.clock())))
-    text = await anyio.to_thread.run_sync(parts.metrics.text)
+    jobs = [summary.job for summary in parts.registry.jobs(parts.clock())]
+    parts.metrics.jobs.set(len(jobs))
+    visible = parts.auth.visible(request, jobs)
+    text = await anyio.to_thread.run_sync(parts.metrics.text, None if len(visible) == len(jobs) else visible)
     return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")

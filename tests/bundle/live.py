@@ -46,6 +46,8 @@ elif then == "loop":
         with probe.collective("all_reduce", nbytes=8, seq=steps):
             time.sleep(0.0005)
         probe.step()
+elif then == "raise":
+    raise RuntimeError("broken on purpose")
 elif then == "sleep":
     time.sleep(600)
 """
@@ -77,7 +79,7 @@ class LiveJob:
             "MUSTER_COLLECT": "none", "RANK": str(rank), "LOCAL_RANK": str(rank % 2), "WORLD_SIZE": str(self.world_size),
         }  # fmt: skip
         words = [sys.executable, "-c", TRAIN, str(rank), str(steps), then]
-        process = subprocess.Popen(words, env=environ, stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen(words, env=environ, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         self._processes.append(process)
         assert process.stdout is not None
         assert process.stdout.readline() == "trained\n"

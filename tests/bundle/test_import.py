@@ -66,9 +66,28 @@ def test_ring_files_are_seen_as_of_when_they_were_copied(tmp_path: Path) -> None
     assert all(95 < r[2] < 130 for r in rows), rows
     assert [r[3] for r in rows] == ["all_reduce", None]
     assert 95 < rows[0][4] < 130
-    assert [r[5] for r in rows] == ["vanished", None]
+    assert [r[5] for r in rows] == [None, None]
     assert exits == [[0, "vanished"]]
     assert len({r[6] for r in rows}) == 1
+
+
+def test_a_rank_whose_end_nobody_saw_is_not_named_as_the_first_to_die(tmp_path: Path) -> None:
+    job = LiveJob(tmp_path / "live", 2)
+    try:
+        job.rank("n0", 0, then="wait").kill()  # as a launcher does when another rank has failed
+        failed = job.rank("n0", 1, then="raise")
+        failed.wait(30)
+        left = left_by_run(job, "n0", tmp_path)
+    finally:
+        job.close()
+    import_bundle([left], tmp_path / "b")
+    with Offline(tmp_path / "b") as offline:
+        report = offline.health()
+        exits = offline.query(None, "SELECT _rank, kind, ts IS NULL AS unseen FROM process.exit ORDER BY 1").rows
+    assert report.status == "fail"
+    assert 0 not in report.ranks
+    assert "on purpose" in report.summary
+    assert exits == [[0, "vanished", True], [1, "exception", False]]
 
 
 def test_ring_files_that_are_not_whole_or_not_of_one_job_are_refused(ended: LiveJob, tmp_path: Path) -> None:
@@ -211,3 +230,14 @@ def test_the_public_trace_of_a_slow_worker_names_it_offline(tmp_path: Path) -> N
     pq.write_table(timing(0), tmp_path / "trace-XY.parquet")
     with pytest.raises(NotFound, match="meta"):
         import_bundle([tmp_path / "trace-XY.parquet"], tmp_path / "c")
+
+
+@needs_data
+def test_a_folder_of_flight_recorder_dumps_is_a_job_with_their_tables(tmp_path: Path) -> None:
+    pytest.importorskip("muster.bundle.flight_recorder")
+    manifest = import_bundle([DATA / "flight_recorder/lock_gil_2nd"], tmp_path / "b", job="moe")
+    assert (manifest.job, manifest.world_size, manifest.source.kind) == ("moe", 16, "flight_recorder")
+    with Offline(tmp_path / "b") as offline:
+        found = offline.query(None, "SELECT count(DISTINCT _rank) FROM python.torch_nccl_pg_status")
+        assert found.rows == [[16]]
+        assert found.coverage["complete"]

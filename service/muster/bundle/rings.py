@@ -5,6 +5,7 @@ The agent's own store reads them, so the tables are those that the agent would h
 
 from __future__ import annotations
 
+import math
 import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -162,7 +163,7 @@ def _write(left: Sequence[_Left], writer: BundleWriter) -> Manifest:
         said = registration(found.info, f"rings:{found.info.node}").model_copy(update={"now": found.at})
         roster.merge(entry, found.info.node, said, found.at)
     # a node that ended long before the others is still part of the recording: nothing here is overdue
-    view = roster.view(entry, at, expires_s=1e12)
+    view = roster.view(entry, at, expires_s=math.inf)
     ranks = {r.rank: r for r in rank_entries(view)}
     for found in left:
         offered = {f"{t.schema_}.{t.name}": [ColumnType(c.name, c.type) for c in t.columns] for t in found.info.tables}
@@ -210,6 +211,8 @@ def _tables(found: _Left, rank: RankEntry, schemas: Mapping[str, pa.Schema], wri
             rows = _then(rows, found.at_ns, ran)
         elif name == PROCESS_EXIT.full_name and ran:
             rows = rows.filter(pc.not_equal(rows.column("kind"), pa.scalar("vanished")))
+        elif name == PROCESS_EXIT.full_name:
+            rows = _unseen(rows)
         writer.add(found.info.node, name, rank.rank, rows)
         rank = rank.model_copy(update={"oldest_step": answer.oldest_step, "rows_lost": answer.rows_lost})
     return rank
@@ -225,7 +228,18 @@ def _then(rows: pa.Table, at_ns: int, ran: bool) -> pa.Table:
             if row[age] is not None:
                 row[age] = max(0.0, row[age] - late)
         if ran:
-            row |= {"status": "running"} | dict.fromkeys(n for n in row if n.startswith("exit_"))
+            row["status"] = "running"
+        if ran or row["exit_kind"] == "vanished":  # nobody saw when or how it ended, so it must not look like the first
+            row |= dict.fromkeys(n for n in row if n.startswith("exit_"))
+    return pa.Table.from_pylist(found, rows.schema)
+
+
+def _unseen(rows: pa.Table) -> pa.Table:
+    """process.exit without the moments that nobody saw: a store that comes late takes the newest row's for one."""
+    found = rows.to_pylist()
+    for row in found:
+        if row["kind"] == "vanished":
+            row["ts"] = None
     return pa.Table.from_pylist(found, rows.schema)
 
 

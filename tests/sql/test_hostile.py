@@ -192,3 +192,20 @@ def test_names_that_read_the_session_are_refused_but_as_columns_of_a_table(name:
     assert refusal_of_guard(f"SELECT {name}", USER) == "sql_forbidden"
     quoted = name if name.startswith('"') else f'"{name}"'
     assert guard(f"SELECT q.{quoted} FROM (SELECT 1 AS {quoted}) AS q").sql
+
+
+CUT_MESSAGES = ("unhex({0})", "from_binary({0})", "({0})::BIT")
+
+
+@pytest.mark.parametrize("call", CUT_MESSAGES)
+def test_an_error_that_the_engine_cuts_within_a_character_is_the_statements(
+    call: str, gateway: TestClient, agent: TestClient
+) -> None:
+    """The engine quotes the first byte of what it cannot convert, which is no text."""
+    alone = f"SELECT {call.format(repr('é'))}"
+    for sql in (alone, f"SELECT {call.format('chr((233 + rank)::INTEGER)')} FROM {STEP_TIMING.full_name}"):
+        answer = gateway.post("/jobs/j/query", json={"sql": sql})
+        assert (answer.status_code, answer.json()["code"]) == (422, "statement_failed"), answer.text
+    answer = agent.post("/v1/query", json={"queries": [{"id": "a", "sql": alone}]})
+    problem = orjson.loads(pa.ipc.open_stream(answer.content).schema.metadata[b"error"])
+    assert (problem["code"], problem["status"]) == ("statement_failed", 422)

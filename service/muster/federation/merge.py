@@ -11,7 +11,7 @@ import anyio.to_thread
 import duckdb
 import pyarrow as pa
 
-from muster.engine import arrow_of, arrow_schema, open_engine, quote
+from muster.engine import arrow_of, arrow_schema, message_of, open_engine, quote
 from muster.errors import DeadlineExceeded, Internal, OverBudget, StatementFailed
 from muster.sql.plan import Fragment, Merge, Scalar
 from muster.sql.scalars import substitute
@@ -102,19 +102,14 @@ class Session:
         except duckdb.InterruptException:
             raise DeadlineExceeded("The merge was stopped at the deadline.") from None
         except duckdb.OutOfMemoryException as error:
-            raise OverBudget(f"The merge needs too much memory: {_line(error)}", hint="Filter or aggregate.") from None
+            raise OverBudget(f"The merge needs too much memory: {message_of(error)}", hint="Filter or aggregate.") from None
         except duckdb.InternalException as error:
-            raise Internal(f"The engine failed: {_line(error)}") from None
-        except duckdb.Error as error:
-            raise StatementFailed(_line(error)) from None
+            raise Internal(f"The engine failed: {message_of(error)}") from None
+        except (duckdb.Error, UnicodeDecodeError) as error:
+            raise StatementFailed(message_of(error)) from None
         finally:
             timer.cancel()
 
 
 def _text(sql: str, wanted: Sequence[str], values: Values) -> str:
     return substitute(sql, {k: values[k] for k in wanted}) if wanted else sql
-
-
-def _line(error: Exception) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0] if text else type(error).__name__

@@ -14,6 +14,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
+from muster.engine import message_of
 from muster.errors import Internal, NotDistributable, SqlBind, SqlSyntax
 from muster.model import ColumnType
 from muster.sql import information
@@ -76,7 +77,7 @@ class Binder:
                 return known
             try:
                 rows = self._connection.execute(_PREFIX + sql, dict(params) if params else None).fetchall()
-            except duckdb.Error as error:
+            except (duckdb.Error, UnicodeDecodeError) as error:
                 raise _bind_error(error, sql) from None
             found = tuple(ColumnType(str(row[0]), str(row[1])) for row in rows)
             if not params:
@@ -95,7 +96,7 @@ class Binder:
                     found = self._connection.execute("DESCRIBE SELECT * FROM over_arrow").fetchall()
                 finally:
                     self._connection.unregister("over_arrow")
-            except duckdb.Error as error:
+            except (duckdb.Error, UnicodeDecodeError) as error:
                 raise _bind_error(error, sql) from None
         return tuple(ColumnType(str(r[0]), str(r[1])) for r in found), rows.schema
 
@@ -154,7 +155,9 @@ def _bad_type(table: str, column: ColumnType) -> NotDistributable:
     )
 
 
-def _bind_error(error: duckdb.Error, sql: str) -> SqlBind | SqlSyntax | Internal:
+def _bind_error(error: duckdb.Error | UnicodeDecodeError, sql: str) -> SqlBind | SqlSyntax | Internal:
+    if isinstance(error, UnicodeDecodeError):
+        return SqlBind(message_of(error))
     if isinstance(error, duckdb.InternalException | duckdb.OutOfMemoryException | duckdb.FatalException):
         return Internal(f"The engine could not bind the statement: {_first_line(error)}")
     text = str(error)

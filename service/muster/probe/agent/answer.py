@@ -14,6 +14,7 @@ import orjson
 import pyarrow as pa
 from sqlglot import exp
 
+from muster.engine import message_of
 from muster.errors import DeadlineExceeded, MusterError, OverBudget, ShardFailed, SqlBind, StatementFailed
 from muster.probe.agent.snapshot import Snapshot, begin, view_name
 from muster.protocol import RankRef, SubQuery
@@ -78,7 +79,7 @@ class Watch:
         timer.start()
         try:
             return self._read(sql, budget)
-        except (duckdb.Error, OSError) as error:
+        except (duckdb.Error, OSError, UnicodeDecodeError) as error:
             done.set()
             timer.join()
             self._cursor.rollback()  # an error ends the transaction; what follows sees the rows of now
@@ -107,7 +108,7 @@ class Watch:
 def _meant(error: Exception) -> MusterError:
     """A statement that does not fit the data is its author's, one that does not fit the tables the gateway's (it has bound
     it to what it knows of this shard), anything else the shard's."""
-    text = _message(error)
+    text = message_of(error)
     if isinstance(error, _BIND_ERRORS):
         return SqlBind(text)
     if isinstance(error, _STATEMENT_ERRORS) or text.startswith(_STATEMENT_TEXTS):
@@ -237,8 +238,3 @@ def _stream(table: pa.Table, meta: Mapping[str, str]) -> bytes:
         for batch in table.replace_schema_metadata(schema.metadata).to_batches():
             writer.write_batch(batch)
     return sink.getvalue()
-
-
-def _message(error: Exception) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0] if text else type(error).__name__

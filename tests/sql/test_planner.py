@@ -246,3 +246,16 @@ def test_explain_shows_routes_filters_and_exactness(planner: Planner) -> None:
 def test_exactness_says_what_sql_leaves_open(planner: Planner, sql: str, labels: str) -> None:
     plan = plan_of(planner, sql.format(t="python.comm_collective"))
     assert [str(c.exactness) for c in plan.merges[0].columns] == labels.split()
+
+
+def test_a_plan_is_kept_while_the_tables_that_it_reads_are_the_same(planner: Planner) -> None:
+    made = Planner()
+    base = catalogue()
+    statement = Statement("q", "SELECT _rank, max(bytes) FROM python.comm_collective GROUP BY _rank")
+    plan = made.plan([statement], base)
+    more = Catalogue({**base.tables, "my.own": (ColumnType("x", "BIGINT"),)}, "2")
+    assert made.plan([statement], more) is plan
+    wider = (*base.tables["python.comm_collective"], ColumnType("extra", "BIGINT"))
+    other = Catalogue({**base.tables, "python.comm_collective": wider}, "3")
+    assert made.plan([statement], other) is not plan
+    assert made.plan([statement], Catalogue(base.tables, "4", states=False)) is not plan

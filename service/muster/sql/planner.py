@@ -34,40 +34,29 @@ CACHED_CATALOGUES = 16
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
-    """One statement planned by itself; `timeless` says that the plan holds for any moment."""
+    """One statement planned by itself: the tables that it reads, and whether the plan holds for any moment."""
 
     waves: tuple[Wave, ...]
     merge: Merge
+    reads: frozenset[str]
     timeless: bool
 
 
-class _Key:
-    """A catalogue as a key: hashed once, since it holds every column of a job."""
-
-    __slots__ = ("_hash", "_parts")
-
-    def __init__(self, catalogue: Catalogue) -> None:
-        tables = tuple(sorted(catalogue.tables.items()))
-        self._parts = (tables, catalogue.owned, catalogue.states, catalogue.pushdown, catalogue.why_not)
-        self._hash = hash((catalogue.version, self._parts))
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __eq__(self, other: object) -> bool:
-        return self is other or (isinstance(other, _Key) and self._parts == other._parts)
-
-
 class Planner:
-    """Plans statements against a catalogue. Thread-safe; plans are kept by text, parameters and catalogue."""
+    """Plans statements against a catalogue. Thread-safe.
+
+    Plans are kept by text, parameters, and the columns of the tables that the statement reads: what else a job offers
+    makes no difference to them.
+    """
 
     def __init__(self, *, cached_plans: int = CACHED_PLANS, rules: tuple[Rule, ...] = RULES) -> None:
         """`rules` are the routes to try before gathering rows; without any, every table is gathered."""
         self._rules = rules
         self._lock = threading.Lock()
+        self._reads: OrderedDict[object, frozenset[str]] = OrderedDict()  # tables of a text
         self._plans: OrderedDict[object, _Planned] = OrderedDict()
         self._joint: OrderedDict[object, Plan] = OrderedDict()
-        self._binders: OrderedDict[_Key, tuple[_Key, Binder]] = OrderedDict()
+        self._binders: OrderedDict[object, Binder] = OrderedDict()
         self._cached_plans = cached_plans
 
     def plan(self, statements: Sequence[Statement], catalogue: Catalogue, *, now: datetime | None = None) -> Plan:
@@ -78,54 +67,58 @@ class Planner:
         member `statement` naming the one at fault.
         """
         moment = now or datetime.now(UTC)
-        key, binder = self._binder(catalogue)
-        keys = [_statement_key(s, key) for s in statements]
-        known = self._kept(self._joint, tuple(keys))
+        joint = tuple(self._key(s, catalogue) for s in statements)
+        known = _kept(self._lock, self._joint, joint) if None not in joint else None
         if known is not None:
             return known
+        binder = self._binder(catalogue)
         planned = []
-        for statement, own in zip(statements, keys, strict=True):
+        for statement in statements:
             try:
-                planned.append(self._one(statement, own, catalogue, binder, moment))
+                planned.append(self._one(statement, catalogue, binder, moment))
             except MusterError as error:
                 error.extra.setdefault("statement", statement.id)
                 raise
         plan = Plan(_joined([p.waves for p in planned]), tuple(p.merge for p in planned))
         plan = united(plan, {t: [c.name for c in binder.columns(t)] for f in plan.fragments for t in f.tables})
         if all(p.timeless for p in planned):
-            self._keep(self._joint, tuple(keys), plan)
+            self._keep(self._joint, tuple(self._key(s, catalogue) for s in statements), plan)
         return plan
 
-    def _binder(self, catalogue: Catalogue) -> tuple[_Key, Binder]:
-        """The binder of a catalogue, with the key that is kept for it."""
-        key = _Key(catalogue)
-        with self._lock:
-            if key in self._binders:
-                self._binders.move_to_end(key)
-                return self._binders[key]
+    def _binder(self, catalogue: Catalogue) -> Binder:
+        key = (tuple(sorted(catalogue.tables.items())), catalogue.owned)
+        known = _kept(self._lock, self._binders, key)
+        if known is not None:
+            return known
         made = Binder(catalogue)
         with self._lock:
-            kept = self._binders.setdefault(key, (key, made))
+            kept = self._binders.setdefault(key, made)
             while len(self._binders) > CACHED_CATALOGUES:
                 self._binders.popitem(last=False)
         return kept
 
-    def _one(self, statement: Statement, key: object, catalogue: Catalogue, binder: Binder, now: datetime) -> _Planned:
+    def _one(self, statement: Statement, catalogue: Catalogue, binder: Binder, now: datetime) -> _Planned:
         params.check(statement.params)
-        known = self._kept(self._plans, key)
+        key = self._key(statement, catalogue)
+        known = _kept(self._lock, self._plans, key) if key is not None else None
         if known is not None:
             return known
         planned = _plan(statement, catalogue, binder, now, self._rules)
-        if planned.timeless:
+        self._keep(self._reads, statement.sql, planned.reads)
+        key = self._key(statement, catalogue)
+        if planned.timeless and key is not None:
             self._keep(self._plans, key, planned)
         return planned
 
-    def _kept(self, plans: OrderedDict[object, T], key: object) -> T | None:
-        with self._lock:
-            if key in plans:
-                plans.move_to_end(key)
-                return plans[key]
-        return None
+    def _key(self, statement: Statement, catalogue: Catalogue) -> object | None:
+        """What the plan of a statement depends on; None for a text that was not read before."""
+        reads = _kept(self._lock, self._reads, statement.sql)
+        if reads is None:
+            return None
+        tables = tuple((t, catalogue.tables.get(t), t in catalogue.owned) for t in sorted(reads))
+        values = tuple(sorted((name, type(v).__name__, repr(v)) for name, v in statement.params.items()))
+        alike = (catalogue.states, catalogue.pushdown, catalogue.why_not)
+        return statement.id, statement.sql, values, statement.use_global, tables, alike
 
     def _keep(self, plans: OrderedDict[object, T], key: object, plan: T) -> None:
         with self._lock:
@@ -134,9 +127,12 @@ class Planner:
                 plans.popitem(last=False)
 
 
-def _statement_key(statement: Statement, catalogue: _Key) -> object:
-    values = tuple(sorted((name, type(v).__name__, repr(v)) for name, v in statement.params.items()))
-    return statement.id, statement.sql, values, statement.use_global, catalogue
+def _kept(lock: threading.Lock, plans: OrderedDict[object, T], key: object) -> T | None:
+    with lock:
+        if key in plans:
+            plans.move_to_end(key)
+            return plans[key]
+    return None
 
 
 def _plan(statement: Statement, catalogue: Catalogue, binder: Binder, now: datetime, rules: tuple[Rule, ...]) -> _Planned:
@@ -163,7 +159,7 @@ def _plan(statement: Statement, catalogue: Catalogue, binder: Binder, now: datet
         extract(tree, builder, lambda query, to: distribute(query, to, rules))
         tree = distribute(tree, builder, rules)
         merge = _merge(statement.id, tree, columns, exact, builder)
-        return _Planned(builder.waves(), merge, timeless)
+        return _Planned(builder.waves(), merge, guarded.tables, timeless)
     except RecursionError:
         raise TooLarge("The statement nests too deeply.", hint="Name its parts in a WITH clause.") from None
 

@@ -150,7 +150,8 @@ class ShardInfo:
 class JobView:
     """What a query is planned against: one job in one generation at one moment.
 
-    `ranks` has one entry for each of 0 … world_size-1 in order, seen or `missing`.
+    `ranks` has one entry for each of 0 … world_size-1 in order, seen or `missing`. `notes` say what is uncertain about the
+    roster itself; the coverage of every answer repeats them.
     """
 
     job: str
@@ -160,6 +161,7 @@ class JobView:
     shards: tuple[ShardInfo, ...]
     taken_at: datetime
     previous_generations: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

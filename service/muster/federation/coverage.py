@@ -103,6 +103,7 @@ def coverage_of(view: JobView, fragments: Iterable[Iterable[Outcome]]) -> Covera
         as_of_min=min(_times(answers), default=None),
         as_of_max=max(_times(answers), default=None),
         notes=(
+            *view.notes,
             *(f"{text} on {rank_ranges(ranks)}" for text, ranks in sorted(columns.items())),
             *sorted(said)[:_SAID],
         ),

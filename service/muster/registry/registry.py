@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from muster.errors import JobNotFound, NodeNotFound, TooLarge
@@ -62,6 +62,7 @@ class Registry:
         self._limits = limits or Limits()
         self._lock = threading.RLock()
         self._jobs: dict[str, JobEntry] = {}
+        self._views: dict[str, tuple[JobView, datetime | None]] = {}  # and until when they hold
         self._stored: dict[tuple[str, str], datetime] = {}  # when each node was last written
         self._load(now or datetime.now(UTC))
 
@@ -73,6 +74,7 @@ class Registry:
         with self._lock:
             self._check_caps(job, node, said)
             entry = self._jobs.setdefault(job, JobEntry(job, now))
+            self._views.pop(job, None)
             changed = roster.merge(entry, node, said, now, expires_s=self._expires_s)
             roster.prune(entry, KEEP_GENERATIONS)
             written = self._stored.get((job, node))
@@ -89,6 +91,7 @@ class Registry:
         Raises JobNotFound, NodeNotFound.
         """
         with self._lock:
+            self._views.pop(job, None)
             if not roster.forget_node(self._entry(job), node):
                 raise NodeNotFound(f"Job {job} has no node {node}.", hint="See /jobs/{job}/nodes for those that it has.")
         self._store.drop_node(job, node)
@@ -96,7 +99,7 @@ class Registry:
     def view(self, job: str, now: datetime) -> JobView:
         """The newest generation of a job as of now. Raises JobNotFound."""
         with self._lock:
-            return roster.view(self._entry(job), now, self._expires_s)
+            return self._view(self._entry(job), now)
 
     def nodes(self, job: str) -> list[NodeEntry]:
         """Registered nodes of a job, by name. Raises JobNotFound."""
@@ -111,13 +114,21 @@ class Registry:
         return sorted(found, key=lambda s: s.last_seen, reverse=True)
 
     def _summary(self, entry: JobEntry, now: datetime) -> JobSummary:
-        seen = roster.view(entry, now, self._expires_s)
+        seen = self._view(entry, now)
         statuses: dict[RankStatus, int] = {}
         for rank in seen.ranks:
             statuses[rank.status] = statuses.get(rank.status, 0) + 1
         return JobSummary(
             entry.job, seen.generation, seen.world_size, statuses, len(entry.nodes), entry.first_seen, entry.last_seen
         )
+
+    def _view(self, entry: JobEntry, now: datetime) -> JobView:
+        """As it was made last, while nothing can have changed."""
+        kept, until = self._views.get(entry.job, (None, None))
+        if kept is None or now < kept.taken_at or (until is not None and now > until):
+            kept = roster.view(entry, now, self._expires_s)
+            self._views[entry.job] = (kept, roster.holds_until(entry, now, self._expires_s))
+        return kept if kept.taken_at == now else replace(kept, taken_at=now)
 
     def _entry(self, job: str) -> JobEntry:
         entry = self._jobs.get(job)
@@ -144,6 +155,7 @@ class Registry:
         for job, entry in list(self._jobs.items()):
             if now - entry.last_seen > self._forget:
                 del self._jobs[job]
+                self._views.pop(job, None)
                 self._stored = {key: at for key, at in self._stored.items() if key[0] != job}
                 self._store.drop_job(job)
 

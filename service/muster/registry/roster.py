@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
@@ -11,8 +11,12 @@ from muster.model import ColumnType, JobView, RankInfo, RankStatus, ShardInfo, S
 from muster.protocol import NodeRank, Registration
 
 _KIND_ORDER = {kind: i for i, kind in enumerate(ShardKind)}
+_MAX_NOTES = 8
 _LONG_AGO = timedelta(days=3650)
 _BEGINNING = datetime.min.replace(tzinfo=UTC)
+
+
+Tables = Mapping[str, tuple[ColumnType, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +28,13 @@ class NodeEntry:
     seen_at: datetime
     first_seen: datetime
     restored_at: datetime | None = None  # when a restarted gateway read it from its store
+    tables: Tables | None = None
+
+    def expires_at(self, expires_s: float) -> datetime:
+        """Until when it counts as alive if nothing more is heard. A node that was read back after a restart has one
+        period to say something."""
+        heard = max(self.seen_at, self.restored_at) if self.restored_at is not None else self.seen_at
+        return heard + timedelta(seconds=expires_s)
 
     @property
     def clock_offset_s(self) -> float | None:
@@ -62,7 +73,9 @@ def merge(
     `restored_at`: it was said at `now`, before the gateway was restarted, and read back then.
     """
     old = entry.nodes.get(node)
-    entry.nodes[node] = NodeEntry(node, said, now, old.first_seen if old else now, restored_at)
+    same_tables = old is not None and old.registration.tables == said.tables
+    tables = old.tables if old is not None and same_tables else _tables(said)
+    entry.nodes[node] = NodeEntry(node, said, now, old.first_seen if old else now, restored_at, tables)
     changed = old is None or _essence(old.registration) != _essence(said)
     for rank in said.ranks:
         generation = rank.generation or ""
@@ -70,16 +83,19 @@ def merge(
         claimed = known.get(rank.rank)
         holder = entry.nodes.get(claimed.node) if claimed is not None and claimed.node is not None else None
         held = claimed is not None and claimed.node != node and not _overdue(holder, now, expires_s)
-        if claimed is not None and held and not _takes_over(entry, claimed, said, rank):
+        if claimed is not None and held and not _takes_over(entry, claimed, said, rank, now):
             continue
         known[rank.rank] = _rank_info(rank, node, said, now)
         _leave_provisional(entry, known[rank.rank])
-        start = _plausible(rank.started_at or now, now)
-        entry.started[generation] = max(entry.started.get(generation, start), start)
+        if claimed is None or (claimed.pid, claimed.started_at) != (rank.pid, rank.started_at):
+            # once per process: a start in the future must not grow with every heartbeat
+            start = _plausible(rank.started_at or now, now)
+            entry.started[generation] = max(entry.started.get(generation, start), start)
         if said.world_size is not None:
             size = max(entry.world_sizes.get(generation, 0), said.world_size)
             entry.world_sizes[generation] = size
-    _let_go(entry, node, said)
+    if changed:
+        _let_go(entry, node, said)
     return changed
 
 
@@ -98,6 +114,8 @@ def view(entry: JobEntry, now: datetime, expires_s: float) -> JobView:
         return JobView(entry.job, None, _declared_size(entry), _all_missing(_declared_size(entry)), (), now)
     generation = generations[0]
     known = entry.ranks[generation]
+    overdue_nodes = {name for name, node in entry.nodes.items() if _overdue(node, now, expires_s)}
+    owned: dict[str, list[int]] = {}
     size = max(entry.world_sizes.get(generation, 0), max(known, default=-1) + 1)
     ranks = []
     for number in range(size):
@@ -105,12 +123,19 @@ def view(entry: JobEntry, now: datetime, expires_s: float) -> JobView:
         if info is None:
             ranks.append(RankInfo(number, generation))
             continue
-        overdue = info.node is None or _overdue(entry.nodes.get(info.node), now, expires_s)
+        if info.node in entry.nodes:
+            owned.setdefault(info.node, []).append(number)
+        overdue = info.node not in entry.nodes or info.node in overdue_nodes
         ranks.append(replace(info, status=RankStatus.STALE) if overdue and info.status is RankStatus.RUNNING else info)
-    shards = tuple(
-        s for s in (_shard(n, ranks, now, expires_s) for n in sorted(entry.nodes.values(), key=lambda n: n.node)) if s
-    )
-    return JobView(entry.job, generation, size, tuple(ranks), shards, now, tuple(generations[1:]))
+    shards = tuple(_shard(entry.nodes[name], owned[name], name not in overdue_nodes) for name in sorted(owned))
+    notes = (*_restart_notes(entry, owned, overdue_nodes), *_claim_notes(entry, generation, known, overdue_nodes))
+    return JobView(entry.job, generation, size, tuple(ranks), shards, now, tuple(generations[1:]), notes)
+
+
+def holds_until(entry: JobEntry, now: datetime, expires_s: float) -> datetime | None:
+    """Until when a view of `now` stays as it is, if nobody registers or leaves: the next node falls overdue after that.
+    None: for ever."""
+    return min((at for n in entry.nodes.values() if (at := n.expires_at(expires_s)) >= now), default=None)
 
 
 def newest_first(entry: JobEntry) -> list[str]:
@@ -176,7 +201,7 @@ def _plausible(moment: datetime, now: datetime) -> datetime:
     return min(max(moment, now - _LONG_AGO), now)
 
 
-def _takes_over(entry: JobEntry, claimed: RankInfo, said: Registration, rank: NodeRank) -> bool:
+def _takes_over(entry: JobEntry, claimed: RankInfo, said: Registration, rank: NodeRank, now: datetime) -> bool:
     """Two nodes claim a rank of one generation: the better kind of shard has it, then the process that started last."""
     holder = entry.nodes.get(claimed.node) if claimed.node is not None else None
     if holder is None:
@@ -184,39 +209,71 @@ def _takes_over(entry: JobEntry, claimed: RankInfo, said: Registration, rank: No
     mine, theirs = _KIND_ORDER[ShardKind(said.kind)], _KIND_ORDER[ShardKind(holder.registration.kind)]
     if mine != theirs:
         return mine < theirs
-    return (rank.started_at or _BEGINNING) > (claimed.started_at or _BEGINNING)
+    mine_start, their_start = (min(at or _BEGINNING, now) for at in (rank.started_at, claimed.started_at))
+    return mine_start > their_start
 
 
-def _shard(node: NodeEntry, ranks: Iterable[RankInfo], now: datetime, expires_s: float) -> ShardInfo | None:
-    mine = tuple(r.rank for r in ranks if r.node == node.node)
-    if not mine:
+def _tables(said: Registration) -> Tables | None:
+    if said.tables is None:
         return None
+    return {f"{t.schema_}.{t.name}": tuple(ColumnType(c.name, c.type) for c in t.columns) for t in said.tables}
+
+
+def _restart_notes(entry: JobEntry, owned: Mapping[str, list[int]], overdue: set[str]) -> list[str]:
+    waiting = [n for n in sorted(owned) if entry.nodes[n].restored_at is not None and n not in overdue]
+    if not waiting:
+        return []
+    number = sum(len(owned[n]) for n in waiting)
+    return [
+        f"the gateway has restarted: {number} ranks are as last known, their agents ({_some(waiting)})"
+        " have not been heard since"
+    ]
+
+
+def _claim_notes(entry: JobEntry, generation: str, known: Mapping[int, RankInfo], overdue: set[str]) -> list[str]:
+    """Of each pair of nodes that both claim ranks of a generation, which one is asked."""
+    pairs: dict[tuple[str, str], list[int]] = {}
+    for name, node in sorted(entry.nodes.items()):
+        for rank in node.registration.ranks if name not in overdue else ():
+            info = known.get(rank.rank)
+            if info is None or info.node is None or info.node == name or (rank.generation or "") != generation:
+                continue
+            pairs.setdefault((info.node, name), []).append(rank.rank)
+    notes = [
+        f"{owner} and {other} both claim {'rank' if len(ranks) == 1 else 'ranks'} {_some(sorted(ranks))}: {owner} is asked"
+        for (owner, other), ranks in sorted(pairs.items())
+    ]
+    rest = len(notes) - _MAX_NOTES
+    return [*notes[:_MAX_NOTES], *([f"{rest} more pairs of nodes claim the same ranks"] if rest > 0 else [])]
+
+
+def _some(things: Iterable[object]) -> str:
+    names = [str(t) for t in things]
+    more = len(names) - _MAX_NOTES
+    return ", ".join(names[:_MAX_NOTES]) + (f" and {more} more" if more > 0 else "")
+
+
+def _shard(node: NodeEntry, ranks: Iterable[int], alive: bool) -> ShardInfo:
     said = node.registration
-    tables = None
-    if said.tables is not None:
-        tables = {f"{t.schema_}.{t.name}": tuple(ColumnType(c.name, c.type) for c in t.columns) for t in said.tables}
     return ShardInfo(
         id=node.node,
         kind=ShardKind(said.kind),
         addr=said.addr,
         host=said.host,
-        ranks=mine,
+        ranks=tuple(ranks),
         node_rank=said.node_rank,
-        tables=tables,
+        tables=node.tables,
         engine=f"{said.engine.name} {said.engine.version}" if said.engine else None,
         profile=dict(said.engine.profile) if said.engine else None,
-        alive=not _overdue(node, now, expires_s),
+        alive=alive,
         last_seen=node.seen_at,
         clock_offset_s=node.clock_offset_s,
     )
 
 
 def _overdue(node: NodeEntry | None, now: datetime, expires_s: float) -> bool:
-    """Whether a heartbeat is overdue. A node that was read back after a restart has one period to say something."""
-    if node is None:
-        return True
-    heard = max(node.seen_at, node.restored_at) if node.restored_at is not None else node.seen_at
-    return (now - heard).total_seconds() > expires_s
+    """Whether a heartbeat is overdue."""
+    return node is None or (expires_s < math.inf and now > node.expires_at(expires_s))
 
 
 def _declared_size(entry: JobEntry) -> int:

@@ -133,6 +133,8 @@ class Checker:
                 guard(sql, limits=SHARD, tables=self._names)
             except MusterError as error:
                 verdict.findings.append(("fragment refused", f"{error.detail} {sql}"))
+            except Exception as error:
+                verdict.findings.append((f"fragment {type(error).__name__} {_shape(str(error))}", sql))
 
     def _ask(self, sql: str, verdict: Verdict) -> None:
         base = _memory(reset=True)

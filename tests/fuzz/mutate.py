@@ -124,9 +124,9 @@ def signatures() -> dict[str, list[list[str]]]:
 class Mutator:
     """Draws one statement at a time. `draw()` never raises."""
 
-    def __init__(self, random_seed: int) -> None:
+    def __init__(self, random_seed: int, *, drawn: int = 1500) -> None:
         self._random = random.Random(random_seed)
-        self._valid = valid_statements(random_seed)
+        self._valid = valid_statements(random_seed, drawn)
         self._trees = [t for t in map(_parsed, self._valid) if t is not None]
         self._parts = [n for t in self._trees for n in t.walk() if isinstance(n, exp.Expr)]
         self._signatures = signatures()

@@ -16,6 +16,7 @@ from muster.diagnosis.evaluation import Evaluation
 from muster.diagnosis.service import DiagnosisService
 from muster.errors import DiagnosisNotFound, ParameterError
 from muster.model import Phase, Status
+from muster.sql import planner
 
 TEXT = {"en": "x", "zh": "某"}
 
@@ -151,3 +152,18 @@ def test_evaluations_at_once_do_not_disturb_each_other(services: tuple[Diagnosis
 
     anyio.run(many)
     assert [f.ranks for e in found for f in e.findings] == [(2,)] * 6
+
+
+@pytest.mark.anyio
+async def test_what_was_prepared_is_not_planned_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster()
+    service = DiagnosisService(load(), cluster.federation)
+    await service.prepare(pause_s=0)
+
+    def planned(*_: object) -> None:
+        raise AssertionError("a statement was planned for a request")
+
+    monkeypatch.setattr(planner, "_plan", planned)
+    evaluation = await service.evaluate(cluster.view(running(world=4, nodes=2)), deadline_s=60.0)
+    assert evaluation.verdict.status is Status.PASS
+    service.close()

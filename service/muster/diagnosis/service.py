@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+import anyio
 import anyio.to_thread
 
 from muster.diagnosis import verdict as rules_of_verdict
@@ -86,6 +87,15 @@ class DiagnosisService:
         return await anyio.to_thread.run_sync(
             self._conclude, view, chosen, leading, values, results, left, min_coverage, language, started
         )
+
+    async def prepare(self, pause_s: float = 2.0) -> None:
+        """Plan the statements of the catalogue with the defaults of their parameters, so that the first request does not
+        wait for that: the main diagnosis at once, then one after another, `pause_s` seconds apart."""
+        nobody = JobView("", None, 0, (), (), datetime.now(UTC))
+        for loaded in sorted(self.catalogue, key=lambda x: x.diagnosis.id != DEFAULT):
+            values = resolve([loaded.diagnosis], {})
+            await self._federation.plan(self._statements([loaded], values), nobody)
+            await anyio.sleep(pause_s)
 
     def _with_known_next(self, finding: Finding) -> Finding:
         """What to look at next, as far as this catalogue has it."""

@@ -87,5 +87,5 @@ def of_tables(tables: Mapping[str, pa.Table], nodes: int = 4) -> History:
     for name, rows in tables.items():
         if name != NODES.full_name:
             for row in rows.to_pylist():
-                history.rows[name].setdefault(row["rank"], []).append(row)
+                history.rows.setdefault(name, {}).setdefault(row["rank"], []).append(row)
     return history

@@ -16,9 +16,10 @@ import httpx
 import uvicorn
 
 from federation.real_agents import RealAgent
+from muster.bundle.agents import AgentSource
 from muster.bundle.manifest import Manifest
 from muster.bundle.record import RecordLimits, record
-from muster.bundle.sources import AgentSource, GatewaySource, http_client
+from muster.bundle.sources import GatewaySource, http_client
 from muster.client import Client
 from muster.gateway.app import create_app
 from muster.gateway.settings import GatewaySettings

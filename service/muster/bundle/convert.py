@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,17 +12,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from muster.bundle.manifest import FileEntry, Gap, Manifest, NodeEntry, RankEntry, Source, read_manifest
+from muster.bundle.owned import MAX_WORLD, TABLE, Owned, ranks_of, typed
 from muster.bundle.parquet import SMALLER, Limits, read_table
-from muster.bundle.writer import TAG_NAMES, BundleWriter, tagged
-from muster.engine import arrow_type, open_engine
+from muster.bundle.writer import BundleWriter, tagged
 from muster.errors import BadRequest, TooLarge
 from muster.model import JOB_ID, ColumnType, RankStatus
-from muster.tables import GATEWAY_TABLES, NODES, REGISTRY, TAGS
+from muster.tables import GATEWAY_TABLES, NODES, REGISTRY
 
-MAX_WORLD = 1 << 17
 RANKS_PER_SHARD = 64
 GENERATION = "imported"
-_TABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}\.[A-Za-z_][A-Za-z0-9_]{0,62}")
 _RANK_FILE = re.compile(r"rank-(\d{1,7})\.parquet")
 
 
@@ -38,7 +35,7 @@ def from_tables(
     """
     if not JOB_ID.fullmatch(job):
         raise BadRequest(f"{job[:80]!r} is no job id.", hint="Name one with --job: letters, digits, dot, dash, underscore.")
-    rows = {name: _Owned.of(name, table) for name, table in tables.items() if name not in GATEWAY_TABLES}
+    rows = {name: Owned.of(name, table) for name, table in tables.items() if name not in GATEWAY_TABLES}
     ranks, nodes = _roster(tables.get(NODES.full_name), rows)
     writer = BundleWriter(out)
     try:
@@ -86,9 +83,9 @@ def table_files(directory: Path) -> list[tuple[str, Path]]:
     """Parquet files of a directory that are named after a table, or lie in a directory that is."""
     found = []
     for path in sorted(directory.iterdir()):
-        if path.is_dir() and _TABLE.fullmatch(path.name):
+        if path.is_dir() and TABLE.fullmatch(path.name):
             found += [(path.name, p) for p in sorted(path.glob("*.parquet"))]
-        elif path.suffix == ".parquet" and _TABLE.fullmatch(path.stem):
+        elif path.suffix == ".parquet" and TABLE.fullmatch(path.stem):
             found.append((path.stem, path))
     return found
 
@@ -142,106 +139,7 @@ def _carry(
     writer.add(file.node, table, file.rank, rows)
 
 
-@dataclass(slots=True)
-class _Owned:
-    """Rows of a table by the rank that owns them; None for those of a node."""
-
-    by_rank: dict[int | None, pa.Table] = field(default_factory=dict)
-    columns: tuple[ColumnType, ...] = ()
-    tags: dict[int, dict[str, Any]] = field(default_factory=dict)
-    world_size: int = 0
-    newest_ns: int | None = None
-
-    @classmethod
-    def of(cls, name: str, table: pa.Table) -> _Owned:
-        if not _TABLE.fullmatch(name):
-            raise BadRequest(f"{name[:80]!r} is no name of a table.", hint="Tables are named schema.table.")
-        known = REGISTRY.get(name)
-        owner = next((c for c in ("_rank", "rank") if c in table.column_names), None)
-        if owner is None and (known is None or known.scope == "rank"):
-            raise BadRequest(f"{name} has no column rank: nobody knows whose its rows are.", hint="Add a column rank.")
-        ranks = _ranks(name, table, owner)
-        bare = table.select([c for c in table.column_names if c not in TAG_NAMES])
-        rows = _typed(name, bare)
-        found = cls(columns=_column_types(rows))
-        for rank in sorted(set(ranks), key=lambda r: (r is not None, r or 0)):
-            places = [i for i, r in enumerate(ranks) if r == rank] if None in ranks else None
-            mine = rows.take(pa.array(places)) if places is not None else rows.filter(_is(table.column(owner or ""), rank))
-            found.by_rank[rank] = mine
-        found.tags = _tags_of(table, ranks)
-        if known is not None and "world_size" in rows.column_names and rows.num_rows:
-            found.world_size = pc.max(rows.column("world_size")).as_py() or 0
-        if known is not None and known.key_time is not None and known.key_time[0] in rows.column_names and rows.num_rows:
-            newest = pc.max(rows.column(known.key_time[0])).as_py()
-            found.newest_ns = None if newest is None else newest * known.key_time[1]
-        return found
-
-
-def _tags_of(table: pa.Table, ranks: Sequence[int | None]) -> dict[int, dict[str, Any]]:
-    """What the tag columns of a table, if it has them, say of each rank (by its last row)."""
-    named = {"_host": "host", "_node_rank": "group_rank", "_local_rank": "local_rank", "_role": "role"}
-    named["_generation"] = "generation"
-    there = {tag: name for tag, name in named.items() if tag in table.column_names}
-    last = {rank: place for place, rank in enumerate(ranks) if rank is not None} if there else {}
-    kinds = {c.name: arrow_type(c.type) for c in TAGS}
-    found: dict[int, dict[str, Any]] = {}
-    for rank, place in last.items():
-        values = {t: table.column(t)[place] for t in there}
-        found[rank] = {there[t]: v.as_py() for t, v in values.items() if v.is_valid and v.type == kinds[t]}
-    return found
-
-
-def _is(column: pa.ChunkedArray[Any], rank: int | None) -> Any:
-    return pc.equal(column, pa.scalar(rank, column.type))
-
-
-def _ranks(name: str, table: pa.Table, owner: str | None) -> list[int | None]:
-    if owner is None:
-        return [None] * table.num_rows
-    column = table.column(owner)
-    known = REGISTRY.get(name)
-    if not pa.types.is_integer(column.type):
-        raise BadRequest(f"{name}: column {owner} is {column.type}, not whole numbers.", hint="Write ranks as integers.")
-    ranks: list[int | None] = column.to_pylist()
-    if None in ranks and (known is None or known.scope == "rank"):
-        raise BadRequest(f"{name} has rows whose {owner} is NULL.", hint="Every row of a rank needs its rank.")
-    wrong = next((r for r in ranks if r is not None and not 0 <= r < MAX_WORLD), None)
-    if wrong is not None:
-        raise BadRequest(f"{name} has a row of rank {wrong}.", hint=f"Ranks are 0 to {MAX_WORLD - 1}.")
-    return ranks
-
-
-def _typed(name: str, rows: pa.Table) -> pa.Table:
-    """Known columns in their types; columns without a type become texts."""
-    known = REGISTRY.get(name)
-    arrays = []
-    for column in rows.column_names:
-        values = rows.column(column)
-        wanted = known.column(column) if known is not None else None
-        kind = arrow_type(wanted.type) if wanted is not None else None
-        if kind is None and pa.types.is_null(values.type):
-            kind = pa.string()
-        try:
-            arrays.append(values if kind is None or values.type == kind else values.cast(kind))
-        except pa.ArrowException as error:
-            raise BadRequest(
-                f"{name}: column {column} ({values.type}) does not become {wanted.type if wanted else kind}:"
-                f" {str(error).splitlines()[0]}",
-                hint="The columns of known tables are those of `muster jobs JOB --tables`.",
-            ) from None
-    return pa.table(arrays, names=rows.column_names)
-
-
-def _column_types(rows: pa.Table) -> tuple[ColumnType, ...]:
-    """Columns with their DuckDB types, tags first."""
-    with open_engine(threads=1) as database, database.cursor() as cursor:
-        cursor.register("incoming", rows.schema.empty_table())
-        described = cursor.execute("DESCRIBE SELECT * FROM incoming").fetchall()
-        own = tuple(ColumnType(r[0], r[1]) for r in described)
-    return (*(ColumnType(c.name, c.type) for c in TAGS), *own)
-
-
-def _roster(roster: pa.Table | None, rows: Mapping[str, _Owned]) -> tuple[list[RankEntry], list[NodeEntry]]:
+def _roster(roster: pa.Table | None, rows: Mapping[str, Owned]) -> tuple[list[RankEntry], list[NodeEntry]]:
     """Every rank that the roster or a row names, and what serves them: one entry for each host, or for 64 ranks where
     hosts are not known."""
     said: dict[int, dict[str, Any]] = {}
@@ -274,8 +172,8 @@ def _listed(roster: pa.Table) -> dict[int, dict[str, Any]]:
     """The rows of `cluster.nodes` by rank. Raises BadRequest for one without."""
     if "rank" not in roster.column_names:
         raise BadRequest(f"{NODES.full_name} has no column rank.", hint="One row for each rank, with its number.")
-    ranks = _ranks(NODES.full_name, roster.select(["rank"]), "rank")
-    rows = _typed(NODES.full_name, roster).to_pylist()
+    ranks = ranks_of(NODES.full_name, roster.select(["rank"]), "rank")
+    rows = typed(NODES.full_name, roster).to_pylist()
     if None in ranks or len(set(ranks)) != len(ranks):
         raise BadRequest(f"{NODES.full_name} has a rank twice, or rows of none.", hint="One row for each rank.")
     return {rank: row for rank, row in zip(ranks, rows, strict=True) if rank is not None}
@@ -307,7 +205,7 @@ def _rank(number: int, said: Mapping[str, Any] | None, seen: bool) -> RankEntry:
     )
 
 
-def _write(writer: BundleWriter, name: str, owned: _Owned, ranks: Sequence[RankEntry], nodes: Sequence[NodeEntry]) -> None:
+def _write(writer: BundleWriter, name: str, owned: Owned, ranks: Sequence[RankEntry], nodes: Sequence[NodeEntry]) -> None:
     known = REGISTRY.get(name)
     by_node = {n.node: n for n in nodes}
     if known is not None and known.scope == "node" and None in owned.by_rank and nodes:
@@ -321,7 +219,7 @@ def _write(writer: BundleWriter, name: str, owned: _Owned, ranks: Sequence[RankE
             writer.add(rank.served_by, name, rank.rank, tagged(mine, rank, by_node[rank.served_by]))
 
 
-def _moment(rows: Mapping[str, _Owned], roster: pa.Table | None) -> datetime:
+def _moment(rows: Mapping[str, Owned], roster: pa.Table | None) -> datetime:
     """The newest row, or the roster's own time; now where neither has a time."""
     stamps = [o.newest_ns for o in rows.values() if o.newest_ns is not None]
     if roster is not None and "timestamp" in roster.column_names and roster.num_rows:

@@ -46,9 +46,10 @@ def record(
 ) -> None:
     import anyio
 
+    from muster.bundle.agents import AgentSource
     from muster.bundle.record import RecordLimits
     from muster.bundle.record import record as record_job
-    from muster.bundle.sources import AgentSource, GatewaySource, JobSource, http_client
+    from muster.bundle.sources import GatewaySource, JobSource, http_client
     from muster.cli.progress import progress
 
     limits = RecordLimits(max_rows, max_mb << 20, max_s)

@@ -88,6 +88,18 @@ def test_the_same_name_with_other_members_is_another_group(evaluate: Evaluate) -
     assert [(r["pg_name"], r["ranks"], r["alike"]) for r in step.table.to_pylist()] == [("dp", 4, 2), ("dp", 4, 2)]
 
 
+def test_what_happened_once_is_spread_over_the_steps(evaluate: Evaluate) -> None:
+    """An exchange of 300 ms at the start costs 3 ms a step over 100 steps, not many times the step."""
+    history = running(6)
+    communicating(history)
+    for rows in history.rows["python.comm_collective"].values():
+        rows.append(rows[-1] | {"op": "all_gather_coalesced", "blocked_ms": 300.0, "duration_ms": 300.0})
+    e = evaluate(history, ids=ID, step_window=100)
+    assert next(float(f.observed or 0) for f in e.findings if f.message.startswith("all_gather")) == pytest.approx(
+        0.12, abs=0.02
+    )
+
+
 def test_operations_of_a_root_are_not_compared(evaluate: Evaluate) -> None:
     history = grouped(slow=5)
     for rows in history.rows["python.comm_collective"].values():

@@ -75,7 +75,7 @@ def test_a_leak_names_rank_host_slope_and_time_to_the_limit(evaluate: Evaluate) 
     assert (found.id, found.kind, found.ranks, found.hosts) == ("device_leak", Kind.MEMORY, (4,), ("n2",))
     assert found.severity is Severity.WARN
     assert found.observed == pytest.approx(6, rel=0.05)
-    assert "these ranks only" in found.message
+    assert "so do 1 of 6 ranks" in found.message
     # 6 GiB in 1990 steps of 1 s; 54 GiB to the limit
     assert "10.8 GiB an hour" in found.message or "10.9 GiB an hour" in found.message
     assert "to the limit of the device: 4.98 h" in found.message
@@ -112,7 +112,7 @@ def test_of_devices_of_unlike_size_the_ranks_own_counts(evaluate: Evaluate, limi
 def test_a_leak_of_all_ranks_is_the_codes(evaluate: Evaluate) -> None:
     found = only(evaluate(device(dict.fromkeys(range(6), LEAK)), ids=ID))
     assert found.ranks == tuple(range(6))
-    assert "so the code" in found.message
+    assert "so do 6 of 6 ranks" in found.message
 
 
 def test_a_leak_under_a_sawtooth_is_found(evaluate: Evaluate) -> None:

@@ -262,6 +262,14 @@ def test_only_the_worse_of_two_late_ranks_is_named_as_the_root(evaluate: Evaluat
     assert "late behind it: 6" in found.message
 
 
+def test_where_the_work_is_not_recorded_the_message_does_not_say_that_it_is_the_same(evaluate: Evaluate) -> None:
+    history = running(6, own=slowed(steady(), [4], 15))
+    communicating(history, bytes=None)
+    found = only(evaluate(history, ids=ID))
+    assert (found.kind, found.ranks, found.confidence) == (Kind.WORKER, (4,), "medium")
+    assert "by ?)" in found.message
+
+
 @needs_traces
 def test_on_the_public_trace_of_a_slow_worker_it_alone_is_named(evaluate: Evaluate) -> None:
     e = evaluate(trace("AR"), ids=ID, min_coverage=0.2, step_window=10_000)

@@ -46,7 +46,7 @@ class World:
         self.slow_rank: int | None = None
         self._shards: dict[str, LocalShard] = {}
         self.app = create_app(settings, shards=self._shard, clock=lambda: self.now)
-        self.client = TestClient(self.app, raise_server_exceptions=False)
+        self.client = TestClient(self.app, base_url="http://127.0.0.1:8700", raise_server_exceptions=False)
 
     def register(self, job: str = "j", headers: dict[str, str] | None = None) -> None:
         """Both nodes register with what they hold."""

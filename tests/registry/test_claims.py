@@ -118,3 +118,13 @@ def test_a_kept_view_ends_when_a_node_falls_silent(registry: Registry) -> None:
     assert {r.status for r in registry.view("j", at(30)).ranks} == {RankStatus.RUNNING}
     assert {r.status for r in registry.view("j", at(30.001)).ranks} == {RankStatus.STALE}
     assert {r.status for r in registry.view("j", at(29)).ranks} == {RankStatus.RUNNING}
+
+
+def test_a_forgotten_job_leaves_the_state_file_with_the_next_registration(tmp_path: Path) -> None:
+    store = Store(tmp_path / "s.db")
+    registry = Registry(store, forget_s=100, now=T0)
+    registry.register("gone", "a", said([0]), at(0))
+    registry.register("back", "a", said([0]), at(0))
+    assert registry.jobs(at(101)) == []
+    registry.register("back", "a", said([0]), at(102))
+    assert [n.job for n in store.nodes()] == ["back"]

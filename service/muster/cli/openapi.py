@@ -11,10 +11,11 @@ import yaml
 
 def documents() -> dict[str, dict[str, Any]]:
     """The documents by file name."""
-    from muster.gateway.openapi import document
+    from muster.gateway.app import create_app
+    from muster.gateway.settings import GatewaySettings
     from muster.probe.agent.openapi import document as probe_document
 
-    return {"gateway.yaml": document(), "probe.yaml": probe_document()}
+    return {"gateway.yaml": create_app(GatewaySettings(state=None)).openapi(), "probe.yaml": probe_document()}
 
 
 def text(document: dict[str, Any]) -> str:

@@ -26,6 +26,7 @@ from muster.gateway.health import Evaluator, HealthDesk
 from muster.gateway.history import VerdictHistory
 from muster.gateway.metrics import Metrics
 from muster.gateway.middleware import Edge
+from muster.gateway.openapi import DocumentedApp
 from muster.gateway.routes import health, history, jobs, meta, queries, sql
 from muster.gateway.settings import GatewaySettings
 from muster.model import ShardInfo
@@ -99,7 +100,8 @@ def create_app(
             await client.aclose()
         parts.store.close()
 
-    app = FastAPI(
+    app = DocumentedApp(
+        telemetry={"tracing": False, "metrics": False, "logs": False, "operation_spans": False, "auto_configure": False},
         title="Muster gateway",
         version=__version__,
         summary="Is this distributed training job healthy, and if not, which rank, which host, and why?",
@@ -112,7 +114,7 @@ def create_app(
     errors.install(app)
     for module in (health, history, sql, jobs, queries, meta):
         app.include_router(module.router)
-    app.add_middleware(Edge, metrics=parts.metrics, max_body_bytes=settings.max_body_bytes)
+    app.add_middleware(Edge, metrics=parts.metrics, max_body_bytes=settings.max_body_bytes, hosts=settings.addressed_as())
     return app
 
 

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import structlog
 
 from muster.diagnosis.evaluation import Evaluation
@@ -81,7 +82,9 @@ class HealthDesk:
     async def round(self, ask: Ask) -> None:
         """One background evaluation."""
         evaluation = await self._evaluate(ask, "background")
-        body = self._history.record(ask.job, evaluation, health_json(evaluation), self._clock(), ask.min_coverage)
+        body = await anyio.to_thread.run_sync(
+            self._history.record, ask.job, evaluation, health_json(evaluation), self._clock(), ask.min_coverage
+        )
         for status in ("pass", "unknown", "warn", "fail"):
             self._metrics.job_status.labels(ask.job, status).set(status == body["status"])
         for state in RankState:

@@ -1,4 +1,4 @@
-"""The OpenAPI document of the gateway, as it is checked in."""
+"""The OpenAPI document of the gateway, as it is served and checked in: tokens are a security scheme."""
 
 from __future__ import annotations
 
@@ -6,16 +6,20 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from muster.gateway.app import create_app
-from muster.gateway.settings import GatewaySettings
-
 _OPEN = frozenset({"/livez", "/readyz"})
 
 
-def document(app: FastAPI | None = None) -> dict[str, Any]:
-    """The document of an app, by default of one with default settings. Tokens are a security scheme."""
-    made = app or create_app(GatewaySettings(state=None))
-    found: dict[str, Any] = made.openapi()
+class DocumentedApp(FastAPI):
+    """An app whose document says which operations need a token."""
+
+    def openapi(self) -> dict[str, Any]:
+        """The document; made once."""
+        if self.openapi_schema is None:
+            self.openapi_schema = _with_tokens(super().openapi())
+        return self.openapi_schema
+
+
+def _with_tokens(found: dict[str, Any]) -> dict[str, Any]:
     found["components"]["securitySchemes"] = {
         "token": {
             "type": "http",

@@ -18,7 +18,7 @@ from pydantic_settings import (
 )
 
 from muster.errors import ConfigError
-from muster.listening import is_loopback, parse
+from muster.listening import is_loopback, is_unspecified, parse
 from muster.protocol import JobId
 from muster.registry.addresses import LOOPBACK, AllowList
 
@@ -57,6 +57,10 @@ class GatewaySettings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="MUSTER_GATEWAY_", env_nested_delimiter="__", extra="forbid")
 
     listen: str = Field(default=f"127.0.0.1:{DEFAULT_PORT}", description="host:port to listen on; port 0 takes a free one.")
+    hosts: tuple[str, ...] = Field(
+        default=(),
+        description="Further host names, networks and .domains that requests may be addressed to (their Host header).",
+    )
     state: Path | None = Field(
         default=None,
         description="SQLite file for the roster and the last verdicts; none: they are lost with the process.",
@@ -125,9 +129,23 @@ class GatewaySettings(BaseSettings):
             AllowList(self.probe_addresses)
         except ValueError as error:
             raise ValueError(f"probe_addresses: {error}") from None
+        try:
+            self.addressed_as()
+        except ValueError as error:
+            raise ValueError(f"hosts: {error}") from None
         if self.deadline_s > self.max_deadline_s:
             raise ValueError("deadline_s is longer than max_deadline_s")
         return self
+
+    def addressed_as(self) -> AllowList | None:
+        """What the Host header of a request may name: on loopback its names and the listen address, and everywhere what
+        `hosts` adds. None: anything, which is so beyond loopback while `hosts` is empty, since tokens are needed there.
+        Raises ValueError for an entry that is no host."""
+        host, _ = parse(self.listen)
+        if not self.hosts and not is_loopback(host):
+            return None
+        own = () if is_unspecified(host) else (host,)
+        return AllowList((*LOOPBACK, *own, *self.hosts))
 
 
 def load_settings(**flags: Any) -> GatewaySettings:

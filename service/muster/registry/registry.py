@@ -40,7 +40,8 @@ class JobSummary:
 
 
 class Registry:
-    """Thread-safe; the clock comes in with every call. Keeps every rank that it has seen of the newest generations."""
+    """Thread-safe; the clock comes in with every call. Keeps every rank that it has seen of the newest
+    generations. Only `register` and `deregister` write to the store."""
 
     def __init__(
         self,
@@ -60,7 +61,9 @@ class Registry:
         self._forget = timedelta(seconds=forget_s)
         self._addresses = addresses or AllowList()
         self._limits = limits or Limits()
-        self._lock = threading.RLock()
+        self._lock = threading.RLock()  # never held while the store writes, so that a view never waits for a disk
+        self._writing = threading.Lock()
+        self._gone: list[str] = []  # forgotten, and still in the store
         self._jobs: dict[str, JobEntry] = {}
         self._views: dict[str, tuple[JobView, datetime | None]] = {}  # and until when they hold
         self._stored: dict[tuple[str, str], datetime] = {}  # when each node was last written
@@ -71,18 +74,20 @@ class Registry:
         addr = self._addresses.check(said.addr)
         if said.addr != addr:
             said = said.model_copy(update={"addr": addr})
-        with self._lock:
-            self._check_caps(job, node, said)
-            entry = self._jobs.setdefault(job, JobEntry(job, now))
-            self._views.pop(job, None)
-            changed = roster.merge(entry, node, said, now, expires_s=self._expires_s)
-            roster.prune(entry, KEEP_GENERATIONS)
-            written = self._stored.get((job, node))
-            due = changed or written is None or now - written > self._forget / 100
+        with self._writing:
+            with self._lock:
+                self._check_caps(job, node, said)
+                entry = self._jobs.setdefault(job, JobEntry(job, now))
+                self._views.pop(job, None)
+                changed = roster.merge(entry, node, said, now, expires_s=self._expires_s)
+                roster.prune(entry, KEEP_GENERATIONS)
+                written = self._stored.get((job, node))
+                due = changed or written is None or now - written > self._forget / 100
+                if due:
+                    self._stored[job, node] = now
+            self._drop_gone()
             if due:
-                self._stored[job, node] = now
-        if due:
-            self._store.put_node(job, node, now, said)
+                self._store.put_node(job, node, now, said)
         return RegistrationAnswer(heartbeat_s=self._heartbeat_s, expires_s=self._expires_s)
 
     def deregister(self, job: str, node: str) -> None:
@@ -90,11 +95,14 @@ class Registry:
 
         Raises JobNotFound, NodeNotFound.
         """
-        with self._lock:
-            self._views.pop(job, None)
-            if not roster.forget_node(self._entry(job), node):
-                raise NodeNotFound(f"Job {job} has no node {node}.", hint="See /jobs/{job}/nodes for those that it has.")
-        self._store.drop_node(job, node)
+        with self._writing:
+            with self._lock:
+                self._views.pop(job, None)
+                if not roster.forget_node(self._entry(job), node):
+                    raise NodeNotFound(
+                        f"Job {job} has no node {node}.", hint="See /jobs/{job}/nodes for those that it has."
+                    )
+            self._store.drop_node(job, node)
 
     def view(self, job: str, now: datetime) -> JobView:
         """The newest generation of a job as of now. Raises JobNotFound."""
@@ -157,7 +165,13 @@ class Registry:
                 del self._jobs[job]
                 self._views.pop(job, None)
                 self._stored = {key: at for key, at in self._stored.items() if key[0] != job}
-                self._store.drop_job(job)
+                self._gone.append(job)
+
+    def _drop_gone(self) -> None:
+        with self._lock:
+            gone, self._gone = self._gone, []
+        for job in gone:
+            self._store.drop_job(job)
 
     def _load(self, now: datetime) -> None:
         for kept in sorted(self._store.nodes(), key=lambda n: n.seen_at):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import anyio.to_thread
 from fastapi import APIRouter, Depends, Path, Request
 from starlette.responses import Response
 
@@ -108,11 +109,12 @@ async def get_tables(request: Request, job: JobPath) -> list[TableBody]:
     "/jobs/{job}/nodes/{node}", dependencies=[Depends(may_register)], summary="Register an agent, or send its heartbeat."
 )
 async def put_node(request: Request, job: JobPath, node: NodePath, body: Registration) -> RegistrationAnswer:
+    requests.only(request, ())
     parts = parts_of(request)
     if len({(r.rank, r.generation) for r in body.ranks}) != len(body.ranks):
         raise ParameterError("ranks names a rank of a generation twice.", parameter="ranks")
     parts.metrics.registrations.inc()
-    return parts.registry.register(job, node, body, parts.clock())
+    return await anyio.to_thread.run_sync(parts.registry.register, job, node, body, parts.clock())
 
 
 @router.delete(
@@ -123,9 +125,10 @@ async def put_node(request: Request, job: JobPath, node: NodePath, body: Registr
     summary="A node leaves; its ranks stay in the roster.",
 )
 async def delete_node(request: Request, job: JobPath, node: str) -> Response:
+    requests.only(request, ())
     if len(node) > 253:
         raise NodeNotFound("That is not the name of a node.")
-    parts_of(request).registry.deregister(job, node)
+    await anyio.to_thread.run_sync(parts_of(request).registry.deregister, job, node)
     return Response(status_code=204)
 
 

@@ -6,6 +6,7 @@ import anyio.to_thread
 from fastapi import APIRouter, Depends, Request
 from starlette.responses import PlainTextResponse, Response
 
+from muster.gateway import requests
 from muster.gateway.routes.context import may_read_any, parts_of
 from muster.gateway.shapes import PROBLEMS, Ready
 
@@ -13,12 +14,14 @@ router = APIRouter(tags=["service"], responses=PROBLEMS)
 
 
 @router.get("/livez", response_class=PlainTextResponse, summary="The process answers.")
-async def get_livez() -> str:
+async def get_livez(request: Request) -> str:
+    requests.only(request, ())
     return "ok\n"
 
 
 @router.get("/readyz", summary="The gateway can evaluate jobs; how its state is kept.")
 async def get_readyz(request: Request) -> Ready:
+    requests.only(request, ())
     parts = parts_of(request)
     state = parts.store.problem or ("kept" if parts.store.path is not None else "memory")
     return Ready(status="ready", jobs=len(parts.registry.jobs(parts.clock())), state=state)
@@ -32,6 +35,7 @@ async def get_readyz(request: Request) -> Ready:
     summary="Metrics for Prometheus.",
 )
 async def get_metrics(request: Request) -> Response:
+    requests.only(request, ())
     parts = parts_of(request)
     jobs = [summary.job for summary in parts.registry.jobs(parts.clock())]
     parts.metrics.jobs.set(len(jobs))

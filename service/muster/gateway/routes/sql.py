@@ -7,6 +7,7 @@ import structlog
 from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
 
+from muster.gateway import requests
 from muster.gateway.answers import checked, respond
 from muster.gateway.disconnect import while_connected
 from muster.gateway.requests import QueryBody
@@ -32,6 +33,7 @@ _audit = structlog.get_logger("muster.audit")
     summary="Any SELECT over the whole job, as if all its rows lay in one DuckDB.",
 )
 async def post_query(request: Request, job: JobPath, body: QueryBody) -> Response:
+    requests.only(request, ())
     parts = parts_of(request)
     view = parts.registry.view(job, parts.clock())
     deadline = min(body.deadline or parts.settings.deadline_s, parts.settings.max_deadline_s)
@@ -45,6 +47,7 @@ async def post_query(request: Request, job: JobPath, body: QueryBody) -> Respons
 
 @router.post("/jobs/{job}/explain", summary="How a query would be answered; nothing is asked.")
 async def post_explain(request: Request, job: JobPath, body: QueryBody) -> ExplainAnswer:
+    requests.only(request, ())
     parts = parts_of(request)
     view = parts.registry.view(job, parts.clock())
     statement = Statement("query", body.sql, body.params, body.use_global)

@@ -94,6 +94,7 @@ def create_app(
         async with anyio.create_task_group() as group:
             if settings.evaluate_s:
                 group.start_soon(parts.evaluator.run)
+                group.start_soon(parts.desk.prepare)
             yield
             group.cancel_scope.cancel()
         if client is not None:

@@ -75,6 +75,13 @@ class HealthDesk:
         evaluation = await self._evaluate(ask, "request")
         return Health(evaluation, self._history.annotate(ask.job, health_json(evaluation)))
 
+    async def prepare(self) -> None:
+        """Plan ahead what requests will ask. What goes wrong is left to the request that meets it."""
+        try:
+            await self._service.prepare()
+        except Exception:
+            structlog.get_logger("muster.gateway").exception("the catalogue could not be planned ahead")
+
     def history(self, job: str, limit: int) -> dict[str, Any]:
         """What is remembered of a job, with at most so many changes."""
         return self._history.history(job, limit)

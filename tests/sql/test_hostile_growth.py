@@ -71,6 +71,7 @@ AMPLIFIERS = {
     "recursion": "WITH RECURSIVE z AS (SELECT 'a' AS x UNION ALL SELECT concat("
     + ", ".join(["x"] * 40)
     + ") FROM z WHERE length(x) < 1e9) SELECT max(length(x)) FROM z",
+    "a long chain": chain("SELECT x + 1 AS x FROM {0} WHERE x > 0", 160, first=f"SELECT bytes AS x FROM {T}"),
     "parent query": f"SELECT (SELECT max({' || '.join(['b.x'] * 90)}) FROM {T}) AS x"
     + f" FROM (SELECT {' || '.join(['op'] * 90)} AS x FROM {T}) AS b",
     "table function": f"SELECT {' || '.join(['u.x'] * 90)} FROM (SELECT {' || '.join(['op'] * 90)} AS x FROM {T}) AS b,"

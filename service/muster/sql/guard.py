@@ -30,12 +30,15 @@ class Limits:
     depth: int = 30  # nested brackets and CASEs
     tokens: int = 6_000
     literal_bytes: int = 4 << 10
+    names: int = 50  # in WITH clauses: planning a chain of them takes a time that grows with its square
     states: bool = False  # whether EXPORT_STATE may be used
     growth: Caps = CAPS  # of values, expressions and relations
 
 
 USER = Limits()
-SHARD = Limits(text_bytes=64 << 10, tokens=24_000, depth=34, literal_bytes=16 << 10, states=True, growth=CAPS.times(2))
+SHARD = Limits(
+    text_bytes=64 << 10, tokens=24_000, depth=34, literal_bytes=16 << 10, names=100, states=True, growth=CAPS.times(2)
+)
 """For what a gateway sends to a shard."""
 
 
@@ -182,6 +185,12 @@ def _start(token: Token) -> tuple[int, int]:
 
 def _check(tree: exp.Query, sql: str, tables: Collection[str] | None, limits: Limits) -> frozenset[str]:
     names: set[str] = set()
+    defined = sum(1 for _ in tree.find_all(exp.CTE))
+    if defined > limits.names:
+        raise TooLarge(
+            f"The WITH clauses have {defined} names; at most {limits.names} are allowed.",
+            hint="Put several steps into one.",
+        )
     for node in tree.walk():
         if isinstance(node, ExportState):
             if not limits.states:

@@ -17,7 +17,7 @@ RUNBOOK = ("## What it concludes", "## What it cannot know", "## Example", "## R
 OWN = (
     "crash_triage", "health_overview", "node_hardware", "sre_triage", "startup_stall", "training_hang",
     "persistent_straggler", "slow_rank", "comm_bottleneck", "input_bottleneck", "memory_leak", "gpu_pressure",
-    "module_bottleneck", "watchdog_timeout",
+    "module_bottleneck", "watchdog_timeout", "nccl_culprit_victim",
 )  # fmt: skip
 
 

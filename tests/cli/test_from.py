@@ -131,6 +131,12 @@ def test_a_job_or_a_bundle_must_be_named(capsys: pytest.CaptureFixture[str]) -> 
     assert "--from" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", ["record", "import"])
+def test_the_commands_that_make_bundles_have_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_cli([command, "--help"]) == 0
+    assert "--out" in capsys.readouterr().out
+
+
 def test_record_then_ask_by_the_command_line(ended: LiveJob, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "b"
     agents = [w for a in ended.agents for w in ("--agent", a.addr)]

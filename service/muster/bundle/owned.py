@@ -42,10 +42,10 @@ class Owned:
         bare = table.select([c for c in table.column_names if c not in TAG_NAMES])
         rows = typed(name, bare)
         found = cls(columns=_column_types(rows))
-        for rank in sorted(set(ranks), key=lambda r: (r is not None, r or 0)):
-            places = [i for i, r in enumerate(ranks) if r == rank] if None in ranks else None
-            mine = rows.take(pa.array(places)) if places is not None else rows.filter(_is(table.column(owner or ""), rank))
-            found.by_rank[rank] = mine
+        places: dict[int | None, list[int]] = {}
+        for place, rank in enumerate(ranks):
+            places.setdefault(rank, []).append(place)
+        found.by_rank = {rank: rows.take(pa.array(mine, pa.int64())) for rank, mine in places.items()}
         found.tags = _tags_of(table, ranks)
         if known is not None and "world_size" in rows.column_names and rows.num_rows:
             found.world_size = pc.max(rows.column("world_size")).as_py() or 0
@@ -67,10 +67,6 @@ def _tags_of(table: pa.Table, ranks: Sequence[int | None]) -> dict[int, dict[str
         values = {t: table.column(t)[place] for t in there}
         found[rank] = {there[t]: v.as_py() for t, v in values.items() if v.is_valid and v.type == kinds[t]}
     return found
-
-
-def _is(column: pa.ChunkedArray[Any], rank: int | None) -> Any:
-    return pc.equal(column, pa.scalar(rank, column.type))
 
 
 def ranks_of(name: str, table: pa.Table, owner: str | None) -> list[int | None]:

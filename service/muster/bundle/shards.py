@@ -43,6 +43,7 @@ class BundleShards:
         self._groups = {g.info.id: g for g in _groups(manifest)}
         self._shards: dict[str, Shard] = {}
         self._held = 0
+        self._schemas: dict[tuple[ColumnType, ...], pa.Schema] = {}
 
     def view(self) -> JobView:
         """The job as a gateway would have seen it when the bundle was recorded."""
@@ -81,15 +82,18 @@ class BundleShards:
         """The rows of a group of ranks of a node, by table, in the columns that the node has."""
         found: dict[str, pa.Table] = {}
         by_name = {t.name: t for t in self._manifest.tables}
-        engine = open_engine(threads=1)
-        try:
-            for name, columns in (group.info.tables or {}).items():
-                schema = arrow_schema(engine, {c.name: c.type for c in columns})
-                parts = [self._file(f.path, f.rows, f.bytes, schema) for f in by_name[name].files if group.holds(f)]
-                found[name] = pa.concat_tables([schema.empty_table(), *parts])
-        finally:
-            engine.close()
+        for name, columns in (group.info.tables or {}).items():
+            schema = self._schema(columns)
+            parts = [self._file(f.path, f.rows, f.bytes, schema) for f in by_name[name].files if group.holds(f)]
+            found[name] = pa.concat_tables([schema.empty_table(), *parts])
         return found
+
+    def _schema(self, columns: tuple[ColumnType, ...]) -> pa.Schema:
+        """The Arrow schema of columns; nodes mostly have the same."""
+        if columns not in self._schemas:
+            with open_engine(threads=1) as engine:
+                self._schemas[columns] = arrow_schema(engine, {c.name: c.type for c in columns})
+        return self._schemas[columns]
 
     def _file(self, inner: str, rows: int, size: int, schema: pa.Schema) -> pa.Table:
         path = self._directory / inner

@@ -200,7 +200,7 @@ def test_what_is_not_recorded_is_unknown_and_names_the_way(
     e = evaluate(make(), ids=ID)
     assert (check(e, "device").gate, check(e, "process").gate) == (device_gate, process_gate)
     if device_gate == "not_recorded":
-        assert "MUSTER_COLLECT" in (check(e, "device").output or "")
+        assert "python.torch_trace" in (check(e, "device").output or "")
     if device_gate == "not_recorded" or (device_gate and process_gate):
         assert e.status is Status.UNKNOWN  # what the processes show does not answer for the devices
         assert blamed(e) == set()

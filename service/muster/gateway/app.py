@@ -90,7 +90,7 @@ def create_app(
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         if parts.store.problem:
-            log.warning("state is not kept", problem=parts.store.problem)
+            log.warning("state file", problem=parts.store.problem)
         async with anyio.create_task_group() as group:
             if settings.evaluate_s:
                 group.start_soon(parts.evaluator.run)

@@ -11,7 +11,7 @@ import anyio.to_thread
 import duckdb
 import pyarrow as pa
 
-from muster.engine import arrow_of, engine_name, open_engine, profile_of, quote
+from muster.engine import arrow_of, engine_name, message_of, open_engine, profile_of, quote
 from muster.errors import DeadlineExceeded, MusterError, OverBudget, SqlBind, StatementFailed
 from muster.federation.shards.base import SubAnswer
 from muster.model import ColumnType, ShardInfo, ShardKind
@@ -85,8 +85,8 @@ class LocalShard:
         except duckdb.InterruptException:
             late = DeadlineExceeded("The subquery was stopped at its deadline.")
             return SubAnswer(query.id, error=late, ranks=tuple(ranks), as_of=now)
-        except duckdb.Error as error:
-            return SubAnswer(query.id, error=StatementFailed(_line(error)), ranks=tuple(ranks), as_of=now)
+        except (duckdb.Error, UnicodeDecodeError) as error:
+            return SubAnswer(query.id, error=StatementFailed(message_of(error)), ranks=tuple(ranks), as_of=now)
         if table.num_rows > query.max_rows or table.nbytes > query.max_bytes:
             over = OverBudget(
                 f"{table.num_rows:,} rows of {table.nbytes:,} bytes, at most {query.max_rows:,} and {query.max_bytes:,}."

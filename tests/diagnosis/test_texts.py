@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from muster.diagnosis.report import health_text
 from muster.diagnosis.schema import LANGS
 from muster.diagnosis.template import fields, number_list, render, seconds
 from muster.diagnosis.texts import _PHASE, _STATUS, _WORDS, one_line, phase_name, status_name
-from muster.model import Phase, Status
+from muster.model import Kind, Phase, Status
 
 SAMPLES: dict[str, Any] = {"ranks": [3, 4, 5], "victims": [0], "hosts": ["n0"], "later": [], "minority": [1]}
 
@@ -93,6 +94,18 @@ def test_texts_from_outside_cannot_break_a_line_or_colour_a_terminal(evaluate: E
     assert "\r" not in text
     assert len(e.findings[0].message) <= 600
     assert len(e.verdict.summary) <= 400
+
+
+def test_ranks_of_a_finding_about_coverage_are_not_called_culprits(evaluate: Evaluate) -> None:
+    history = running()
+    hanging(history, 3, 20)
+    e = evaluate(history)
+    blamed = next(f for f in e.findings if f.ranks)
+    assert "culprits: 3" in health_text(e)
+    about = replace(blamed, kind=Kind.COVERAGE)
+    text = health_text(replace(e, verdict=replace(e.verdict, findings=(about,))))
+    assert "culprits" not in text
+    assert "ranks: 3" in text
 
 
 def test_an_unknown_column_in_a_template_fails() -> None:

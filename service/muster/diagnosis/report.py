@@ -9,7 +9,7 @@ from muster.diagnosis.evaluation import CheckResult, DrainCandidate, Evaluation,
 from muster.diagnosis.template import number_list, seconds
 from muster.diagnosis.texts import one_line, phase_name, say, status_name
 from muster.federation.values import json_value
-from muster.model import Coverage, Finding, Phase, Severity, Status
+from muster.model import Coverage, Finding, Kind, Phase, Severity, Status
 
 STEP_ROWS = 200
 """Most rows of a step in the answer; `row_count` says how many there are."""
@@ -186,7 +186,8 @@ def _finding_text(e: Evaluation, finding: Finding) -> list[str]:
     if finding.ranks or finding.victims:
         hosts = f" ({', '.join(finding.hosts)})" if finding.hosts else ""
         blamed = number_list(finding.ranks) or "-"
-        lines.append(f"           {say(lang, 'blamed')}: {blamed}{hosts}; {say(lang, 'victims')}: "
+        label = say(lang, "concerned" if finding.kind is Kind.COVERAGE else "blamed")
+        lines.append(f"           {label}: {blamed}{hosts}; {say(lang, 'victims')}: "
                      f"{number_list(finding.victims) or '-'}")  # fmt: skip
     if finding.next:
         lines.append(f"           {say(lang, 'next')}: {', '.join(finding.next)}")

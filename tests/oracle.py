@@ -6,6 +6,7 @@ A federated answer must equal what this gives. It shares nothing with the planne
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
@@ -57,7 +58,7 @@ class Oracle:
         """The statement's answer. With `use_global` off, over the rows of rank 0."""
         if not statement.use_global:
             return self._coordinator().run(Statement(statement.id, statement.sql, statement.params))
-        values = {k: _typed(v) for k, v in statement.params.items() if f"${k}" in statement.sql}
+        values = {k: _typed(v) for k, v in statement.params.items() if re.search(rf"\${k}\b", statement.sql)}
         cursor = self._connection.cursor()
         try:
             cursor.execute("USE \"global\"; SET TimeZone = 'UTC'")
@@ -67,7 +68,7 @@ class Oracle:
 
     def describe(self, statement: Statement) -> list[ColumnType]:
         """Names and types of the answer."""
-        values = {k: _typed(v) for k, v in statement.params.items() if f"${k}" in statement.sql}
+        values = {k: _typed(v) for k, v in statement.params.items() if re.search(rf"\${k}\b", statement.sql)}
         rows = self._connection.execute(f"DESCRIBE {statement.sql}", values or None).fetchall()
         return [ColumnType(r[0], r[1]) for r in rows]
 

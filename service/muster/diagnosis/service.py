@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -107,7 +108,7 @@ class DiagnosisService:
             given = values[loaded.diagnosis.id]
             use_global = given.get("use_global") is not False
             for step in loaded.diagnosis.steps:
-                used = {n: v for n, v in given.items() if f"${n}" in step.sql}
+                used = {n: v for n, v in given.items() if re.search(rf"\${n}\b", step.sql)}
                 statements.append(Statement(f"{loaded.diagnosis.id}.{step.name}", step.sql, used, use_global))
         if _id(SNAPSHOT_STEP) not in {s.id for s in statements}:
             statements.append(Statement(_id(SNAPSHOT_STEP), self._snapshot.sql))

@@ -17,6 +17,7 @@ from muster.bundle.convert import sound_part
 from muster.bundle.manifest import read_manifest
 from muster.bundle.offline import Offline
 from muster.bundle.parquet import Limits, read_table, write_table
+from muster.bundle.shards import _as
 from muster.errors import BadRequest, MusterError, NotFound, TooLarge
 
 FILE = "python.torch_step_timing/rank-1.parquet"
@@ -246,5 +247,5 @@ def test_random_damage_is_an_error_of_ours_or_no_difference(copy: Path) -> None:
         raw = bytearray(whole)
         raw[place] ^= 0x5A
         path.write_bytes(bytes(raw))
-        with contextlib.suppress(MusterError):
-            assert read_table(path).equals(rows), place
+        with contextlib.suppress(MusterError):  # a column that changed its name is held against the manifest's
+            assert _as(read_table(path), rows.schema, path).equals(rows), place

@@ -31,7 +31,8 @@ def test_every_message_renders_in_both_languages(catalogue: DiagnosisCatalogue) 
                 assert "\n" not in one_line(message)
                 both.append(message)
             assert both[0] != both[1], finding.name
-            names = [{n for n, _ in fields(finding.message.of(lang))} for lang in LANGS]
+            # words that SQL chooses stand in a column for each language: why and why_zh
+            names = [{n.removesuffix(f"_{lang}") for n, _ in fields(finding.message.of(lang))} for lang in LANGS]
             assert names[0] == names[1], f"{finding.name}: both languages tell the same"
 
 

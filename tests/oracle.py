@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from muster.model import ColumnType
 from muster.sql.plan import Exactness, OutputColumn, Statement
-from muster.tables import NODES, TAGS
+from muster.tables import NODES, REGISTRY, TAGS
 
 REL = 1e-9
 
@@ -58,7 +58,7 @@ class Oracle:
         """The statement's answer. With `use_global` off, over the rows of rank 0."""
         if not statement.use_global:
             return self._coordinator().run(Statement(statement.id, statement.sql, statement.params))
-        values = {k: _typed(v) for k, v in statement.params.items() if re.search(rf"\${k}\b", statement.sql)}
+        values = {k: _typed(v) for k, v in named_params(statement.sql, statement.params).items()}
         cursor = self._connection.cursor()
         try:
             cursor.execute("USE \"global\"; SET TimeZone = 'UTC'")
@@ -68,7 +68,7 @@ class Oracle:
 
     def describe(self, statement: Statement) -> list[ColumnType]:
         """Names and types of the answer."""
-        values = {k: _typed(v) for k, v in statement.params.items() if re.search(rf"\${k}\b", statement.sql)}
+        values = {k: _typed(v) for k, v in named_params(statement.sql, statement.params).items()}
         rows = self._connection.execute(f"DESCRIBE {statement.sql}", values or None).fetchall()
         return [ColumnType(r[0], r[1]) for r in rows]
 
@@ -78,9 +78,15 @@ class Oracle:
         ).fetchall()
         tables = {}
         for (name,) in names:
-            where = "" if name == NODES.full_name else " WHERE _rank = 0"
+            node = name in REGISTRY and REGISTRY[name].scope == "node"
+            where = "" if name == NODES.full_name else " WHERE _node_rank = 0" if node else " WHERE _rank = 0"
             tables[name] = self._connection.sql(f"SELECT * FROM {name}{where}").to_arrow_table()
         return Oracle(tables)
+
+
+def named_params(sql: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of some values that a text names as `$name`: DuckDB refuses others."""
+    return {name: value for name, value in values.items() if re.search(rf"\${name}\b", sql)}
 
 
 def with_tags(rows: pa.Table, rank: int, *, host: str, node_rank: int = 0, generation: str = "g1") -> pa.Table:

@@ -99,12 +99,6 @@ def arrow_of(cursor: duckdb.DuckDBPyConnection, sql: str) -> pa.Table:
     return table
 
 
-def message_of(error: Exception) -> str:
-    """What the engine says, in one line. A message cut within a character comes as UnicodeDecodeError."""
-    text = error.object.decode(errors="replace") if isinstance(error, UnicodeDecodeError) else str(error)
-    return text.strip().splitlines()[0] if text.strip() else type(error).__name__
-
-
 def quote(name: str) -> str:
     """An SQL identifier in quotes."""
     return '"' + name.replace('"', '""') + '"'

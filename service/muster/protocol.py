@@ -34,6 +34,11 @@ class Engine(Shape):
     version: ShortText
     profile: dict[str, str] = Field(default_factory=dict)
 
+    @property
+    def label(self) -> str:
+        """Name and version, such as `duckdb 2.0.1`, as `engine.engine_name` writes its own."""
+        return f"{self.name} {self.version}"
+
 
 class NodeRank(Shape):
     """One rank as its agent reports it. Times are UTC."""

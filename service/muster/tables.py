@@ -88,6 +88,8 @@ _WHO = (
     _text("role", "parallel key of the rank"),
 )
 
+TAG_NAMES = tuple(t.name for t in TAGS)
+
 NODES = Table(
     "cluster", "nodes", "The gateway's own roster: one row for every expected rank, whether it answers or not.",
     (

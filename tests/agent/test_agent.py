@@ -22,6 +22,10 @@ from muster.probe.recorder import Recorder
 from muster.protocol import QueryRequest, RankRef, SubQuery
 from probe.kit import make_recorder
 
+SLOW = """SELECT count(*) FROM python.comm_collective a, python.comm_collective b, python.comm_collective d
+WHERE (a.seq + b.seq * d.seq) % 7 = 3"""
+"""Over 2,000 rows it takes far longer than any deadline here."""
+
 
 @pytest.fixture
 def recorder(tmp_path: Path) -> Iterator[Recorder]:
@@ -56,7 +60,7 @@ def test_several_subqueries_have_a_stream_each_and_one_failure_does_not_lose_the
     assert list(found.tables) == ["q", "1", "2", "3", "4"]
     assert found.rows("q") == [{"n": 20}]
     assert found.error("1")["code"] == "statement_failed"
-    assert found.error("2")["code"] in ("statement_failed", "sql_bind")
+    assert found.error("2")["code"] == "sql_bind"
     assert found.error("3")["table"] == "no.such"
     assert found.rows("4") == [{"n": 20}]
     meta = found.meta["q"]
@@ -378,10 +382,9 @@ def test_a_deadline_stops_the_work_and_the_next_subquery_is_answered(ranks: Rank
     ranks.start(0, steps=2000)
     served = serve()
     served.state()
-    c = "python.comm_collective"
-    slow = f"SELECT count(*) FROM {c} a, {c} b, {c} d WHERE (a.seq + b.seq * d.seq) % 7 = 3"
     started = time.monotonic()
-    queries = [SubQuery(id="q", sql=slow, deadline_ms=400), SubQuery(id="1", sql=f"SELECT count(*) AS n FROM {c}")]
+    count = SubQuery(id="1", sql="SELECT count(*) AS n FROM python.comm_collective")
+    queries = [SubQuery(id="q", sql=SLOW, deadline_ms=400), count]
     request = QueryRequest(queries=queries, deadline_ms=10_000)
     found = Asked(anyio.run(served.agent.answer, request, threading.Event()))
     assert time.monotonic() - started < 5
@@ -393,10 +396,8 @@ def test_the_deadline_of_the_request_ends_all_of_its_subqueries(ranks: Ranks, se
     ranks.start(0, steps=2000)
     served = serve()
     served.state()
-    c = "python.comm_collective"
-    slow = f"SELECT count(*) FROM {c} a, {c} b, {c} d WHERE (a.seq + b.seq * d.seq) % 7 = 3"
     started = time.monotonic()
-    found = served.ask(slow, slow, deadline_ms=400)
+    found = served.ask(SLOW, SLOW, deadline_ms=400)
     assert time.monotonic() - started < 5
     assert [found.error(i)["code"] for i in ("q", "1")] == ["deadline_exceeded"] * 2
 
@@ -405,12 +406,10 @@ def test_a_caller_that_goes_away_stops_the_work(ranks: Ranks, serve: Serve) -> N
     ranks.start(0, steps=2000)
     served = serve()
     served.state()
-    c = "python.comm_collective"
     gone = threading.Event()
     threading.Timer(0.3, gone.set).start()
     started = time.monotonic()
-    slow = f"SELECT count(*) FROM {c} a, {c} b, {c} d WHERE (a.seq + b.seq * d.seq) % 7 = 3"
-    served.ask(slow, cancelled=gone, deadline_ms=60_000)
+    served.ask(SLOW, cancelled=gone, deadline_ms=60_000)
     assert time.monotonic() - started < 10
 
 

@@ -9,7 +9,7 @@ from muster.diagnosis.catalogue import DiagnosisCatalogue
 from muster.diagnosis.evaluation import CheckResult, Evaluation
 from muster.model import Finding, Severity
 from muster.sql.plan import Exactness, OutputColumn, ParamValue, Statement
-from oracle import Oracle, differences
+from oracle import Oracle, differences, named_params
 
 
 def assert_steps_equal_one_duckdb(e: Evaluation, catalogue: DiagnosisCatalogue, cluster: Cluster, history: History) -> None:
@@ -26,7 +26,7 @@ def assert_steps_equal_one_duckdb(e: Evaluation, catalogue: DiagnosisCatalogue, 
                 continue
             got = next(s for s in e.steps if s.name == step.name and s.diagnosis == id)
             assert got.error is None, got.error
-            used = {k: v for k, v in values.items() if f"${k}" in step.sql}
+            used = named_params(step.sql, values)
             want = oracle.run(Statement(step.name, step.sql, used))
             assert got.table is not None
             floats = [

@@ -9,7 +9,7 @@ from diagnosis.histories import Cluster, History, checkpointed, dead, hanging, r
 from muster.diagnosis.catalogue import DiagnosisCatalogue
 from muster.model import RankState, Status
 from muster.sql.plan import Statement
-from oracle import Oracle, differences
+from oracle import Oracle, differences, named_params
 
 
 def straggling() -> History:
@@ -52,7 +52,7 @@ def test_all_steps_equal_one_duckdb(
     for step in catalogue.get("job_health").diagnosis.steps:
         got = next(s for s in e.steps if s.name == step.name)
         assert got.error is None, got.error
-        used = {k: v for k, v in values.items() if f"${k}" in step.sql}
+        used = named_params(step.sql, values)
         want = oracle.run(Statement(step.name, step.sql, used, use_global))
         assert got.table is not None
         assert differences(got.table, want, got.columns, ordered=True) is None, step.name

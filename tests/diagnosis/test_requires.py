@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 import yaml
 
-from diagnosis.histories import Cluster, History, hanging, running
+from diagnosis.files import Ask, asking, service_over
+from diagnosis.histories import hanging, running
 from muster.diagnosis.catalogue import load
 from muster.diagnosis.evaluation import CheckResult, Evaluation
-from muster.diagnosis.service import DiagnosisService
 from muster.errors import ConfigError
 from muster.model import Status
 from muster.tables import REGISTRY
 
 TEXT = {"en": "x", "zh": "某"}
-Ask = Callable[..., Evaluation]
 
 
 def diagnosis(id: str, sql: str, requires: list[str], **more: Any) -> dict[str, Any]:
@@ -70,25 +68,9 @@ ROW = {"timestamp": 1, "level": "info", "message": "hello"}
 
 
 @pytest.fixture(scope="module")
-def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[DiagnosisService, Cluster]]:
-    directory: Path = tmp_path_factory.mktemp("queries")
-    for content in FILES:
-        (directory / f"{content['id']}.yaml").write_text(yaml.safe_dump(content, allow_unicode=True))
-    cluster = Cluster()
-    service = DiagnosisService(load([directory]), cluster.federation)
-    yield service, cluster
-    service.close()
-
-
-@pytest.fixture
-def ask(services: tuple[DiagnosisService, Cluster]) -> Ask:
-    service, cluster = services
-
-    def run(history: History, *ids: str, **options: Any) -> Evaluation:
-        view = cluster.view(history)
-        return anyio.run(lambda: service.evaluate(view, ids, **options))
-
-    return run
+def ask(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ask]:
+    with service_over(FILES, tmp_path_factory.mktemp("queries")) as made:
+        yield asking(*made)
 
 
 def check(e: Evaluation, id: str) -> CheckResult:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
-import yaml
 
-from diagnosis.histories import Cluster, History, hanging, running
+from diagnosis.files import Ask, asking, service_over
+from diagnosis.histories import Cluster, hanging, running
 from muster.diagnosis.catalogue import load
 from muster.diagnosis.evaluation import Evaluation
 from muster.diagnosis.service import DiagnosisService
@@ -50,37 +49,26 @@ FILES = [
 
 @pytest.fixture(scope="module")
 def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[DiagnosisService, Cluster]]:
-    directory: Path = tmp_path_factory.mktemp("queries")
-    for content in FILES:
-        (directory / f"{content['id']}.yaml").write_text(yaml.safe_dump(content, allow_unicode=True))
-    cluster = Cluster()
-    service = DiagnosisService(load([directory]), cluster.federation)
-    yield service, cluster
-    service.close()
+    with service_over(FILES, tmp_path_factory.mktemp("queries")) as made:
+        yield made
 
 
 @pytest.fixture
-def ask(services: tuple[DiagnosisService, Cluster]) -> Any:
-    service, cluster = services
-
-    def run(history: History, *ids: str, **options: Any) -> Evaluation:
-        view = cluster.view(history)
-        return anyio.run(lambda: service.evaluate(view, ids, **options))
-
-    return run
+def ask(services: tuple[DiagnosisService, Cluster]) -> Ask:
+    return asking(*services)
 
 
 def gate(e: Evaluation) -> str | None:
     return e.checks[0].gate
 
 
-def test_another_diagnosis_alone_still_knows_the_phase(ask: Any) -> None:
+def test_another_diagnosis_alone_still_knows_the_phase(ask: Ask) -> None:
     e = ask(running(3, steps=30), "sound")
     assert (e.status, e.phase, e.step) == (Status.PASS, Phase.RUNNING, 29)
     assert [s.name for s in e.steps] == ["s"]
 
 
-def test_several_diagnoses_share_their_round_trips_and_the_worst_decides(ask: Any) -> None:
+def test_several_diagnoses_share_their_round_trips_and_the_worst_decides(ask: Ask) -> None:
     history = running(3, steps=30)
     hanging(history, 1, 20)
     e = ask(history, "sound", "job_health", "sound")
@@ -88,30 +76,30 @@ def test_several_diagnoses_share_their_round_trips_and_the_worst_decides(ask: An
     assert (e.status, e.waves) == (Status.WARN, 2)
 
 
-def test_all_means_every_diagnosis(ask: Any) -> None:
+def test_all_means_every_diagnosis(ask: Ask) -> None:
     assert {"job_health", *(f["id"] for f in FILES)} <= set(ask(running(3, steps=30), "all").diagnoses)
 
 
-def test_a_required_step_that_fails_makes_unknown_and_says_why(ask: Any) -> None:
+def test_a_required_step_that_fails_makes_unknown_and_says_why(ask: Ask) -> None:
     e = ask(running(3, steps=30), "broken_step")
     assert (e.status, gate(e)) == (Status.UNKNOWN, "step_failed")
     assert "Could not convert" in e.notes[0]
     assert e.steps[0].error is not None
 
 
-def test_an_optional_step_that_fails_leaves_the_verdict_to_what_else_was_asked_and_says_why(ask: Any) -> None:
+def test_an_optional_step_that_fails_leaves_the_verdict_to_what_else_was_asked_and_says_why(ask: Ask) -> None:
     e = ask(running(3, steps=30), "optional_step")
     assert (e.status, e.checks[0].status, gate(e)) == (Status.UNKNOWN, Status.UNKNOWN, "step_failed")
     assert e.notes
     assert ask(running(3, steps=30), "sound", "optional_step").status is Status.PASS
 
 
-def test_a_finding_that_cannot_be_computed_closes_its_check(ask: Any) -> None:
+def test_a_finding_that_cannot_be_computed_closes_its_check(ask: Ask) -> None:
     e = ask(running(3, steps=30), "broken_rule")
     assert (e.status, gate(e)) == (Status.UNKNOWN, "statement_failed")
 
 
-def test_a_derived_table_that_cannot_be_computed_closes_what_reads_it(ask: Any) -> None:
+def test_a_derived_table_that_cannot_be_computed_closes_what_reads_it(ask: Ask) -> None:
     e = ask(running(3, steps=30), "broken_table")
     assert (e.status, gate(e)) == (Status.UNKNOWN, "statement_failed")
     assert "Could not convert" in (e.checks[0].output or "")
@@ -124,13 +112,13 @@ def test_a_derived_table_that_cannot_be_computed_closes_what_reads_it(ask: Any) 
         ({"min_coverage": 1.5}, "min_coverage"), ({"params": {"step_windw": "3"}}, "step_windw"),
     ],
 )  # fmt: skip
-def test_malformed_arguments_are_named(ask: Any, options: dict[str, Any], name: str) -> None:
+def test_malformed_arguments_are_named(ask: Ask, options: dict[str, Any], name: str) -> None:
     with pytest.raises(ParameterError) as caught:
         ask(running(2, nodes=1, steps=0), "job_health", **options)
     assert caught.value.extra["parameter"] == name
 
 
-def test_an_unknown_diagnosis_is_not_found(ask: Any) -> None:
+def test_an_unknown_diagnosis_is_not_found(ask: Ask) -> None:
     with pytest.raises(DiagnosisNotFound):
         ask(running(2, nodes=1, steps=0), "none")
 

@@ -12,9 +12,10 @@ from diagnosis.histories import dead, finished, hanging, running, slowed, steady
 from muster.diagnosis.catalogue import DiagnosisCatalogue
 from muster.diagnosis.report import health_text
 from muster.diagnosis.schema import LANGS
-from muster.diagnosis.template import fields, number_list, render, seconds
+from muster.diagnosis.template import fields, render, seconds
 from muster.diagnosis.texts import _PHASE, _STATUS, _WORDS, one_line, phase_name, status_name
 from muster.model import Kind, Phase, Status
+from muster.wording import number_list
 
 SAMPLES: dict[str, Any] = {"ranks": [3, 4, 5], "victims": [0], "hosts": ["n0"], "later": [], "minority": [1]}
 

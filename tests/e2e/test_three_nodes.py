@@ -24,6 +24,7 @@ from harness import Stack, free_port
 from muster.cli.demo.network import listen
 from muster.diagnosis.catalogue import load
 from muster.tables import REGISTRY
+from oracle import named_params
 
 pytestmark = pytest.mark.timeout(180)
 NODES, RANKS = 3, 6
@@ -119,7 +120,7 @@ def test_the_steps_of_job_health_are_those_of_one_duckdb(cluster: Cluster) -> No
     for step in load().get("job_health").diagnosis.steps:
         if "process.rank" in step.sql:
             continue  # made anew for each question, so no two answers are of the same moment
-        params = {k: v for k, v in full["parameters"]["job_health"].items() if f"${k}" in step.sql}
+        params = named_params(step.sql, full["parameters"]["job_health"])
         expected = oracle.execute(step.sql, params).fetchall()
         (found,) = [s["rows"] for s in full["steps"] if s["name"] == step.name]
         assert len(found) == len(expected) > 0, step.name

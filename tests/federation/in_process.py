@@ -24,6 +24,7 @@ class InProcess:
 
     def __init__(self, nodes: Sequence[Mapping[int, Mapping[str, pa.Table]]]) -> None:
         self.shards: dict[str, Shard] = {}
+        self.tables: dict[str, pa.Table] = {}  # the rows of all ranks, tags first: what one DuckDB would hold
         infos: list[ShardInfo] = []
         ranks: list[RankInfo] = []
         for i, node in enumerate(nodes):
@@ -32,7 +33,10 @@ class InProcess:
                 ranks.append(RankInfo(rank, "g1", node=f"n{i}", host=f"h{i}", node_rank=i, status=RankStatus.RUNNING))
                 for name, rows in held.items():
                     tables.setdefault(name, []).append(with_tags(rows, rank, host=f"h{i}", node_rank=i))
-            shard = LocalShard(f"n{i}", f"h{i}", list(node), {n: pa.concat_tables(t) for n, t in tables.items()})
+            held_here = {n: pa.concat_tables(t) for n, t in tables.items()}
+            for name, rows in held_here.items():
+                self.tables[name] = pa.concat_tables([self.tables[name], rows]) if name in self.tables else rows
+            shard = LocalShard(f"n{i}", f"h{i}", list(node), held_here)
             self.shards[shard.info.id] = shard
             infos.append(shard.info)
         self.merger = Merger()
@@ -51,8 +55,9 @@ class InProcess:
         shards = tuple(replace(s, **changes) if s.id == node else s for s in self.view.shards)  # type: ignore[arg-type]
         self.view = replace(self.view, shards=shards)
 
-    async def ask(self, sql: str, *, budget: Budget | None = None) -> StatementResult:
-        return (await self.federation.run([Statement("q", sql)], self.view, budget=budget))["q"]
+    async def ask(self, sql: str, *, budget: Budget | None = None, deadline_s: float = 30.0) -> StatementResult:
+        found = await self.federation.run([Statement("q", sql)], self.view, budget=budget, deadline_s=deadline_s)
+        return found["q"]
 
     async def rows(self, sql: str) -> list[tuple[object, ...]]:
         found = await self.ask(sql)

@@ -71,7 +71,7 @@ class Checker:
             for name, table in REGISTRY.items()
             if table.scope != "gateway"
         }
-        self._catalogue = Catalogue(tables, version="1")
+        self._catalogue = Catalogue(tables)
         self._names = [*tables, "cluster.nodes"]
         self._planner = Planner(cached_plans=4)
         self._directory = tempfile.TemporaryDirectory(prefix="fuzz")

@@ -47,9 +47,7 @@ class Job:
 
 
 def catalogue() -> Catalogue:
-    return Catalogue(
-        {name: tuple(ColumnType(c.name, c.type) for c in REGISTRY[name].columns) for name in TABLES}, version="1"
-    )
+    return Catalogue({name: tuple(ColumnType(c.name, c.type) for c in REGISTRY[name].columns) for name in TABLES})
 
 
 def make_job(seed: int, ranks: int = 6, *, empty: Sequence[int] = (2,), most: int = 30) -> Job:

@@ -76,7 +76,7 @@ def made(seed: int) -> Made:
     layouts = ([[r] for r in range(RANKS)], [[0, 1], [], [2, 3, 4], [5]], [list(range(RANKS))])
     runs = [LocalRun([_shard(per_rank, ranks, whole) for ranks in layout]) for layout in layouts]
     tables = {shown.replace('"', ""): tuple(c) for shown, c in columns.items()}
-    return Made(columns, Catalogue(tables, str(seed), owned=frozenset(tables)), Oracle(whole), runs)
+    return Made(columns, Catalogue(tables, owned=frozenset(tables)), Oracle(whole), runs)
 
 
 def _values(kind: str, count: int, rng: random.Random) -> pa.Array:

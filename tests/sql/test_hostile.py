@@ -43,7 +43,7 @@ BLOCKS = 12
 
 
 def catalogue() -> Catalogue:
-    return Catalogue({n: tuple(ColumnType(c.name, c.type) for c in REGISTRY[n].columns) for n in KNOWN}, version="1")
+    return Catalogue({n: tuple(ColumnType(c.name, c.type) for c in REGISTRY[n].columns) for n in KNOWN})
 
 
 @pytest.fixture(scope="module")

@@ -41,7 +41,7 @@ ROWS = """
         TIME '01:02:03.000004' + to_microseconds(i), encode('b' || i), [i, NULL, i + 1], {'a': i, 'b c': ['x', NULL]}
     FROM range(RANGE) q(i)
 """
-CATALOGUE = Catalogue({"my.mixed": tuple(ColumnType(n, t) for n, t in TYPES.items())}, version="types")
+CATALOGUE = Catalogue({"my.mixed": tuple(ColumnType(n, t) for n, t in TYPES.items())})
 ORDERED = "itufdmbsywz"
 QUERIES = [
     "SELECT * FROM my.mixed",

@@ -11,7 +11,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,15 +18,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
+from federation.in_process import InProcess
 from muster.federation.fanout import Budget
-from muster.federation.merge import Merger
-from muster.federation.service import Federation, StatementResult
-from muster.federation.shards.base import Shard
-from muster.federation.shards.local import LocalShard
-from muster.model import JobView, RankInfo, RankStatus, ShardInfo
+from muster.federation.service import StatementResult
 from muster.sql.plan import Statement
-from muster.sql.planner import Planner
-from oracle import Oracle, differences, with_tags
+from oracle import Oracle, differences
 
 SCALE = "0.02"
 NODES = ((0, 1, 2), (3, 4, 5), (6, 7))
@@ -56,60 +51,34 @@ def plain(table: pa.Table) -> pa.Table:
 
 
 class Spread:
-    """The tables on three nodes, the oracle over the same rows, and a federation between."""
+    """The tables on three nodes, and one DuckDB with the same rows."""
 
     def __init__(self, tables: dict[str, pa.Table], *, everywhere: bool) -> None:
+        self.name = "all sharded" if everywhere else "facts sharded"
         parts: dict[int, dict[str, pa.Table]] = {rank: {} for rank in range(RANKS)}
         for name, rows in tables.items():
             spread = everywhere or name in FACTS
             owner = pc.bit_wise_and(pa.array(range(rows.num_rows), pa.int64()), RANKS - 1) if spread else None
             for rank, held in parts.items():
                 whole = rows if rank == 0 else rows.slice(0, 0)
-                mine = whole if owner is None else rows.filter(pc.equal(owner, rank))
-                node = next(i for i, ranks in enumerate(NODES) if rank in ranks)
-                held[f"tpch.{name}"] = with_tags(mine, rank, host=f"node{node}", node_rank=node)
-        self.name = "all sharded" if everywhere else "facts sharded"
-        self.whole = {n: pa.concat_tables([parts[r][n] for r in parts]) for n in parts[0]}
-        self.oracle = Oracle(self.whole)
-        shards = [
-            LocalShard(f"node{i}", f"node{i}", ranks, {n: pa.concat_tables([parts[r][n] for r in ranks]) for n in parts[0]})
-            for i, ranks in enumerate(NODES)
-        ]
-        by_id: dict[str, Shard] = {s.info.id: s for s in shards}
-        self.merger = Merger()
-        self.view = JobView("tpch", "g1", RANKS, ranks_of(shards), tuple(s.info for s in shards), datetime.now(UTC))
-
-        def shard(info: ShardInfo) -> Shard:
-            return by_id[info.id]
-
-        self.federation = Federation(
-            planner=Planner(), shards=shard, mergers={"diagnosis": self.merger}, at_once={"diagnosis": 1}
-        )
+                held[f"tpch.{name}"] = whole if owner is None else rows.filter(pc.equal(owner, rank))
+        self.job = InProcess([{rank: parts[rank] for rank in ranks} for ranks in NODES])
+        self.oracle = Oracle(self.job.tables)
 
     async def ask(self, sql: str) -> StatementResult:
         budget = Budget(rows=5_000_000, shard_bytes=1 << 30, total_bytes=1 << 30)
-        found = await self.federation.run([Statement("q", sql)], self.view, deadline_s=120, budget=budget)
-        return found["q"]
+        return await self.job.ask(sql, budget=budget, deadline_s=120)
 
     def row_bytes(self, sql: str) -> int:
         """Bytes of all rows of the tables that a statement names: what shipping everything would move."""
-        names = set(re.findall(r"tpch\.\w+", sql))
-        return sum(self.whole[n].nbytes for n in names)
-
-
-def ranks_of(shards: list[LocalShard]) -> tuple[RankInfo, ...]:
-    return tuple(
-        RankInfo(rank=r, generation="g1", node=s.info.id, host=s.info.host, status=RankStatus.RUNNING)
-        for s in shards
-        for r in s.info.ranks
-    )
+        return sum(self.job.tables[n].nbytes for n in set(re.findall(r"tpch\.\w+", sql)))
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["every table sharded", "dimensions on one rank"])
 def spread(request: pytest.FixtureRequest, tables: dict[str, pa.Table]) -> Iterator[Spread]:
     made = Spread(tables, everywhere=request.param)
     yield made
-    made.merger.close()
+    made.job.merger.close()
 
 
 @pytest.mark.anyio

@@ -20,6 +20,7 @@ from muster.model import ColumnType, JobView
 from muster.probe.agent.register import registration
 from muster.protocol import NodeInfo, RankRef, SubQuery
 from muster.registry import roster
+from muster.wording import first_line
 
 
 class AgentSource:
@@ -133,7 +134,7 @@ class AgentSource:
         try:
             info = NodeInfo.model_validate_json(answer.content)
         except ValidationError as error:
-            raise ShardFailed(f"{url} is no agent of Muster: {_line(error)}", hint=_AGENTS) from None
+            raise ShardFailed(f"{url} is no agent of Muster: {first_line(error)}", hint=_AGENTS) from None
         if info.job != self._job:
             raise JobNotFound(f"{url} serves job {info.job}, not {self._job}.", hint=_AGENTS)
         return info
@@ -146,10 +147,6 @@ def _check_types(columns: Sequence[ColumnType], addr: str) -> None:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         raise BadRequest(f"{addr} offers a column that cannot be recorded: {first['msg']}") from None
-
-
-def _line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:300]
 
 
 _AGENTS = "Name each agent by --agent URL; its address is in <dir>/<job>/agent.json on its node."

@@ -13,6 +13,7 @@ import pickletools
 from typing import Any, NoReturn
 
 from muster.errors import BadRequest
+from muster.wording import first_line
 
 _CONSTANTS = {
     "NONE", "NEWTRUE", "NEWFALSE", "INT", "BININT", "BININT1", "BININT2", "LONG1", "FLOAT", "BINFLOAT", "BINUNICODE",
@@ -53,11 +54,7 @@ def plain_data(content: bytes, what: str) -> Any:
     except MemoryError:
         raise BadRequest(f"{what} cannot be held in memory.", hint=_HINT) from None
     except Exception as error:  # the unpickler raises whatever a broken pickle makes it meet
-        raise BadRequest(f"{what} is no pickle of plain data: {_line(error)}.", hint=_HINT) from None
-
-
-def _line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:200]
+        raise BadRequest(f"{what} is no pickle of plain data: {first_line(error)}.", hint=_HINT) from None
 
 
 _HINT = "Give the dump as torch wrote it. Without it, move it away: its rank then counts as one without a dump."

@@ -235,7 +235,7 @@ class Offline:
             kind=node.kind,
             alive=node.alive,
             ranks=[r.rank for r in ranks_of(self.manifest, node.node)],
-            engine=f"{node.engine.name} {node.engine.version}" if node.engine else None,
+            engine=node.engine.label if node.engine else None,
             clock_offset_s=node.clock_offset_s,
             first_seen=node.first_seen or node.last_seen or self.now,
             last_seen=node.last_seen or self.now,

@@ -10,11 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from muster.bundle.writer import TAG_NAMES
 from muster.engine import arrow_type, open_engine
 from muster.errors import BadRequest
 from muster.model import ColumnType
-from muster.tables import REGISTRY, TAGS
+from muster.tables import REGISTRY, TAG_NAMES, TAGS
 
 MAX_WORLD = 1 << 17
 TABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}\.[A-Za-z_][A-Za-z0-9_]{0,62}")

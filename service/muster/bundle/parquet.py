@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from muster.errors import BadRequest, TooLarge
+from muster.wording import first_line
 
 MAX_FILE_BYTES = 4 << 30
 MAX_ROWS = 50_000_000
@@ -66,7 +67,7 @@ def read_table(path: Path, limits: Limits | None = None, *, bytes_written: int |
     except FileNotFoundError:
         raise BadRequest(f"{path} is missing.", hint=_AGAIN) from None
     except (OSError, pa.ArrowException) as error:
-        raise BadRequest(f"{path} cannot be read: {_line(error)}", hint=_AGAIN) from None
+        raise BadRequest(f"{path} cannot be read: {first_line(error)}", hint=_AGAIN) from None
 
 
 def _read(file: pq.ParquetFile, path: Path, limits: Limits) -> pa.Table:
@@ -100,10 +101,6 @@ def _plain(field: pa.Field[Any], path: Path) -> pa.DataType:
             hint="Write numbers, texts, booleans, dates or times; a nested value as a text of JSON.",
         )
     return kind
-
-
-def _line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:300]
 
 
 _AGAIN = "Copy the bundle again, or keep what is sound of it with `muster import DIR --out NEW`."

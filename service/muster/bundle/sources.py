@@ -21,6 +21,7 @@ from muster.errors import DeadlineExceeded, MusterError, NotReady, ShardFailed, 
 from muster.model import ColumnType
 from muster.protocol import ARROW_STREAM, Engine
 from muster.tables import GATEWAY_TABLES
+from muster.wording import first_line
 
 MAX_ANSWER_BYTES = 256 << 20
 Rows = pa.Table | MusterError
@@ -86,7 +87,7 @@ class GatewaySource:
         try:
             return self._roster(job, nodes, tables, known)
         except (KeyError, TypeError, ValidationError, ValueError) as error:
-            raise NotReady(f"{self._url} gave a roster that cannot be read: {_line(error)}", hint=_GATEWAY) from None
+            raise NotReady(f"{self._url} gave a roster that cannot be read: {first_line(error)}", hint=_GATEWAY) from None
 
     def _roster(self, job: Any, nodes: Any, tables: Any, known: Mapping[int, Any]) -> Roster:
         entries = [
@@ -158,7 +159,7 @@ class GatewaySource:
         try:
             table = pa.ipc.open_stream(io.BytesIO(answer.content)).read_all()
         except pa.ArrowException as error:
-            raise ShardFailed(f"{self._url} gave an answer that is no Arrow: {_line(error)}") from None
+            raise ShardFailed(f"{self._url} gave an answer that is no Arrow: {first_line(error)}") from None
         coverage = orjson.loads((table.schema.metadata or {}).get(b"coverage", b"{}"))
         return table.replace_schema_metadata(None), coverage
 
@@ -194,10 +195,6 @@ def _state_error(state: str, reason: str) -> MusterError:
 def _engine(text: str | None) -> Engine | None:
     name, _, version = (text or "").partition(" ")
     return Engine(name=name, version=version) if version else None
-
-
-def _line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:300]
 
 
 _GATEWAY = "Is it a gateway of this version? See `muster version`."

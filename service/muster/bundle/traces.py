@@ -27,6 +27,7 @@ import yaml
 from muster.engine import arrow_of, arrow_type, open_engine
 from muster.errors import BadRequest, TooLarge
 from muster.tables import COMM_COLLECTIVE, NODES, STEP_TIMING, Table
+from muster.wording import first_line
 
 MAX_ROWS = 20_000_000
 MAX_META_BYTES = 64 << 10
@@ -72,7 +73,9 @@ def _sizes(meta: Path) -> dict[str, int]:
             raise TooLarge(f"{meta} is larger than {MAX_META_BYTES:,} bytes.", hint="Give the meta file of the trace.")
         found: Any = yaml.safe_load(meta.read_text())
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise BadRequest(f"{meta} cannot be read: {_line(error)}", hint="Give the YAML file beside the trace.") from None
+        raise BadRequest(
+            f"{meta} cannot be read: {first_line(error)}", hint="Give the YAML file beside the trace."
+        ) from None
     sizes: dict[str, int] = {}
     for name in _SIZES:
         value = found.get(name) if isinstance(found, dict) else None
@@ -96,7 +99,7 @@ def _ops(parquet: Path) -> pa.Table:
             )
         return file.read(columns=list(_TYPES)).select(list(_TYPES)).cast(pa.schema(_TYPES))
     except (OSError, pa.ArrowException) as error:
-        raise BadRequest(f"{parquet} cannot be read: {_line(error)}", hint="Give a parquet file.") from None
+        raise BadRequest(f"{parquet} cannot be read: {first_line(error)}", hint="Give a parquet file.") from None
 
 
 def _typed(rows: pa.Table, table: Table) -> pa.Table:
@@ -104,10 +107,6 @@ def _typed(rows: pa.Table, table: Table) -> pa.Table:
     schema = pa.schema([(c.name, arrow_type(c.type) or pa.null()) for c in table.columns])
     arrays = [rows.column(f.name) if f.name in rows.column_names else pa.nulls(rows.num_rows) for f in schema]
     return pa.table(arrays, names=schema.names).cast(schema)
-
-
-def _line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 _OPS = """

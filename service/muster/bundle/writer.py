@@ -26,11 +26,9 @@ from muster.bundle.manifest import (
 from muster.bundle.parquet import write_table
 from muster.engine import arrow_type
 from muster.errors import Conflict, ParameterError
-from muster.federation.coverage import rank_ranges
 from muster.model import ColumnType
-from muster.tables import TAGS
-
-TAG_NAMES = tuple(c.name for c in TAGS)
+from muster.tables import TAG_NAMES, TAGS
+from muster.wording import rank_list
 
 
 class BundleWriter:
@@ -146,4 +144,4 @@ def _gaps(ranks: Sequence[RankEntry]) -> list[str]:
             found.setdefault(f"{what}: {gap.state}, {gap.reason}", []).append(rank.rank)
         for table, rows in rank.cut.items():
             found.setdefault(f"{table}: only the newest {rows:,} rows", []).append(rank.rank)
-    return [f"{rank_ranges(r)}: {text}" for text, r in found.items()]
+    return [f"{rank_list(r)}: {text}" for text, r in found.items()]

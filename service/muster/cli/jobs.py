@@ -9,6 +9,7 @@ import typer
 
 from muster.cli.options import DEFAULT_GATEWAY, GatewayOption, JsonOption, TokenOption
 from muster.cli.source import FromOption, OptionalJob, asked, job_of, now_of
+from muster.wording import number_list
 
 _JOBS = """List jobs; with a JOB, its ranks (or its tables).
 
@@ -56,7 +57,7 @@ def nodes(
         found, now = client.nodes(job), now_of(client)
     columns = [("node", ""), ("addr", ""), ("kind", ""), ("alive", ""), ("ranks", ""), ("engine", ""), ("last seen", "")]
     rows = [
-        [n["node"], n["addr"], n["kind"], n["alive"], _span(n["ranks"]), n["engine"], _ago(n["last_seen"], now)]
+        [n["node"], n["addr"], n["kind"], n["alive"], number_list(n["ranks"]), n["engine"], _ago(n["last_seen"], now)]
         for n in found
     ]
     _show(found, columns, rows, json)
@@ -83,7 +84,8 @@ def _ranks(found: Any, now: datetime, as_json: bool) -> None:
 def _tables(found: Any, as_json: bool) -> None:
     columns = [("table", ""), ("columns", "INT"), ("ranks", ""), ("meaning", "")]
     rows = [
-        [t["table"], len(t["columns"]), "roster" if t["ranks"] is None else _span(t["ranks"]), t["meaning"]] for t in found
+        [t["table"], len(t["columns"]), "roster" if t["ranks"] is None else number_list(t["ranks"]), t["meaning"]]
+        for t in found
     ]
     _show(found, columns, rows, as_json)
 
@@ -101,12 +103,6 @@ def _show(found: Any, columns: list[tuple[str, str]], rows: list[list[Any]], as_
 
 def _counts(statuses: dict[str, int]) -> str:
     return ", ".join(f"{n} {status}" for status, n in statuses.items())
-
-
-def _span(ranks: list[int]) -> str:
-    from muster.diagnosis.template import number_list
-
-    return number_list(ranks)
 
 
 def _seconds(value: float | None) -> str:

@@ -18,7 +18,7 @@ from typing import Self
 
 import muster
 from muster.diagnosis.imports import expanded
-from muster.diagnosis.params import parse
+from muster.diagnosis.params import parse, used
 from muster.diagnosis.schema import LANGS, Diagnosis, Parameter, Step
 from muster.diagnosis.source import Path_, Source
 from muster.diagnosis.template import fields
@@ -121,7 +121,7 @@ class Checker:
     def _bind(self, step: Step, parameters: Mapping[str, Parameter]) -> Bound:
         """Columns of a step's result, and the tables of the job that it reads. What several import is bound once. Raises
         what the guard and the binder raise."""
-        values = {n: sample(p) for n, p in parameters.items() if f"${n}" in step.sql}
+        values = {n: sample(p) for n, p in used(step.sql, parameters).items()}
         key = (step.sql, tuple((step.columns or {}).items()), tuple(values.items()))
         if key not in self._bound:
             self._bound[key] = _bind(step, values, self._binder)

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 from muster.diagnosis.schema import Diagnosis, Parameter
 from muster.errors import ParameterError
 from muster.sql.plan import ParamValue
 
+T = TypeVar("T")
 MAX_TEXT = 256
 _BOOLS = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
 _WORDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "text": "a text"}
+
+
+def used(sql: str, values: Mapping[str, T]) -> dict[str, T]:
+    """Those of `values` that a text names as `$name`; `$warmup_steps` is not `$warmup`."""
+    return {name: value for name, value in values.items() if re.search(rf"\${name}\b", sql)}
 
 
 def resolve(diagnoses: Sequence[Diagnosis], given: Mapping[str, ParamValue]) -> dict[str, dict[str, ParamValue]]:

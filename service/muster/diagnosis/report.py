@@ -6,10 +6,11 @@ from datetime import datetime
 from typing import Any
 
 from muster.diagnosis.evaluation import CheckResult, DrainCandidate, Evaluation, StepResult
-from muster.diagnosis.template import number_list, seconds
+from muster.diagnosis.template import seconds
 from muster.diagnosis.texts import one_line, phase_name, say, status_name
 from muster.federation.values import json_value
 from muster.model import Coverage, Finding, Kind, Phase, Severity, Status
+from muster.wording import number_list
 
 STEP_ROWS = 200
 """Most rows of a step in the answer; `row_count` says how many there are."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -16,7 +15,7 @@ from muster.diagnosis import verdict as rules_of_verdict
 from muster.diagnosis.actions import drain_candidates, recommendation
 from muster.diagnosis.catalogue import DiagnosisCatalogue, Loaded
 from muster.diagnosis.evaluation import CheckResult, Evaluation, LastCheckpoint, StepResult
-from muster.diagnosis.params import resolve
+from muster.diagnosis.params import resolve, used
 from muster.diagnosis.phase import Snapshot, snapshot
 from muster.diagnosis.rules import Outcome, apply
 from muster.diagnosis.schema import LANGS, Lang
@@ -108,8 +107,8 @@ class DiagnosisService:
             given = values[loaded.diagnosis.id]
             use_global = given.get("use_global") is not False
             for step in loaded.diagnosis.steps:
-                used = {n: v for n, v in given.items() if re.search(rf"\${n}\b", step.sql)}
-                statements.append(Statement(f"{loaded.diagnosis.id}.{step.name}", step.sql, used, use_global))
+                values_of = used(step.sql, given)
+                statements.append(Statement(f"{loaded.diagnosis.id}.{step.name}", step.sql, values_of, use_global))
         if _id(SNAPSHOT_STEP) not in {s.id for s in statements}:
             statements.append(Statement(_id(SNAPSHOT_STEP), self._snapshot.sql))
         return statements

@@ -11,6 +11,8 @@ import string
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from muster.wording import number_list
+
 FORMATS = ("", "ms", "s", "pct", "x")
 
 
@@ -36,23 +38,6 @@ def render(template: str, row: Mapping[str, Any]) -> str:
         if name is not None:
             out.append(_format(row[name], spec or ""))
     return "".join(out)
-
-
-def number_list(values: list[Any] | tuple[Any, ...]) -> str:
-    """Whole numbers as `0, 3-5`, in order."""
-    numbers = sorted({int(v) for v in values})
-    parts: list[str] = []
-    i = 0
-    while i < len(numbers):
-        j = i
-        while j + 1 < len(numbers) and numbers[j + 1] == numbers[j] + 1:
-            j += 1
-        if j - i >= 2:
-            parts.append(f"{numbers[i]}-{numbers[j]}")
-        else:
-            parts += [str(n) for n in numbers[i : j + 1]]
-        i = j + 1
-    return ", ".join(parts)
 
 
 def seconds(value: float) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from muster.diagnosis.catalogue import Checker, Loaded, read, sample
+from muster.diagnosis.params import used
 from muster.diagnosis.schema import Diagnosis, Text
 from muster.diagnosis.source import Source
 from muster.errors import ConfigError, MusterError
@@ -57,7 +58,7 @@ def _plan(source: Source, loaded: Loaded, planner: Planner, checker: Checker) ->
     for i, step in enumerate(diagnosis.steps):
         if step.columns is not None:
             continue
-        values = {n: sample(p) for n, p in diagnosis.parameters.items() if f"${n}" in step.sql}
+        values = {n: sample(p) for n, p in used(step.sql, diagnosis.parameters).items()}
         try:
             planner.plan([Statement(step.name, step.sql, values)], checker.tables)
         except MusterError as error:

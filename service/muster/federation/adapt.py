@@ -15,14 +15,15 @@ from sqlglot import exp
 
 from muster.errors import Internal
 from muster.model import ColumnType
+from muster.sql.builder import column as column_named
+from muster.sql.builder import identifier
 from muster.sql.dialect import DIALECT, write
 from muster.sql.scalars import null, type_expression
 from muster.sql.scopes import fed_tables, table_key
 from muster.sql.types import widens
-from muster.tables import TAGS
+from muster.tables import TAG_NAMES, TAGS
 
 Columns = tuple[ColumnType, ...]
-_TAG_NAMES = frozenset(t.name for t in TAGS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ def adapted(sql: str, tables: Sequence[str], planned: Mapping[str, Columns], hel
 
 @lru_cache(maxsize=4096)
 def _own(columns: Columns | None) -> Columns | None:
-    return None if columns is None else tuple(c for c in columns if c.name not in _TAG_NAMES)
+    return None if columns is None else tuple(c for c in columns if c.name not in TAG_NAMES)
 
 
 @lru_cache(maxsize=512)
@@ -85,17 +86,16 @@ def _stand_in(node: exp.Table, wanted: Columns, held: Columns | None) -> exp.Sub
     have = {c.name.lower(): c for c in held or ()}
     tags = [ColumnType(t.name, t.type) for t in TAGS]
     expressions = []
-    for column in [*tags, *(c for c in wanted if c.name not in _TAG_NAMES)]:
+    for column in [*tags, *(c for c in wanted if c.name not in TAG_NAMES)]:
         own = have.get(column.name.lower())
-        name = exp.Identifier(this=column.name, quoted=True)
-        if held is not None and column.name in _TAG_NAMES:
-            value: exp.Expr = exp.Column(this=name.copy())
+        if held is not None and column.name in TAG_NAMES:
+            value: exp.Expr = column_named(column.name)
         elif own is None or not _fits(own.type, column.type):
             value = null(column.type)
         else:
-            source = exp.Column(this=exp.Identifier(this=own.name, quoted=True))
+            source = column_named(own.name)
             value = source if own.type == column.type else exp.Cast(this=source, to=type_expression(column.type))
-        expressions.append(exp.Alias(this=value, alias=name))
+        expressions.append(exp.Alias(this=value, alias=identifier(column.name)))
     query = exp.Select(expressions=expressions)
     if held is None:
         query = query.where(exp.false())

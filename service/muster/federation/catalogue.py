@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping
-
 from muster.engine import PROFILE, engine_name
 from muster.model import ColumnType, JobView, ShardInfo, ShardKind
 from muster.sql.plan import Catalogue
 from muster.sql.types import widens
-from muster.tables import GATEWAY_TABLES, REGISTRY, TAGS
-
-_TAG_NAMES = frozenset(c.name for c in TAGS)
+from muster.tables import GATEWAY_TABLES, REGISTRY, TAG_NAMES
 
 
 def catalogue_of(view: JobView) -> Catalogue:
@@ -32,14 +27,14 @@ def catalogue_of(view: JobView) -> Catalogue:
             if shard.kind not in (ShardKind.AGENT, ShardKind.BUNDLE):
                 foreign.add(name)
             for column in columns:
-                if column.name in _TAG_NAMES:
+                if column.name in TAG_NAMES:
                     continue
                 kind = known.setdefault(column.name, column.type)
                 if name not in REGISTRY and widens(kind, column.type):
                     known[column.name] = column.type
     found = {name: tuple(ColumnType(n, t) for n, t in columns.items()) for name, columns in sorted(tables.items())}
     owned = frozenset(n for n in found if n not in REGISTRY and n not in foreign)
-    return Catalogue(found, _version(found), owned, *_likeness(view))
+    return Catalogue(found, owned, *_likeness(view))
 
 
 def _likeness(view: JobView) -> tuple[bool, bool, str | None]:
@@ -56,10 +51,3 @@ def _likeness(view: JobView) -> tuple[bool, bool, str | None]:
 
 def _shards(found: list[ShardInfo]) -> str:
     return f"{found[0].addr} runs" if len(found) == 1 else f"{found[0].addr} and {len(found) - 1} more run"
-
-
-def _version(tables: Mapping[str, tuple[ColumnType, ...]]) -> str:
-    digest = hashlib.sha256()
-    for name, columns in tables.items():
-        digest.update(f"{name}({','.join(f'{c.name} {c.type}' for c in columns)})\n".encode())
-    return digest.hexdigest()[:16]

@@ -11,6 +11,7 @@ import pyarrow as pa
 from muster.errors import DeadlineExceeded, MusterError, ShardUnreachable
 from muster.federation.shards.base import SubAnswer
 from muster.model import Coverage, History, JobView, MissingRank, RankInfo, RankState, RankStatus, ShardInfo
+from muster.wording import rank_list
 
 _SAID = 100
 """Notes of shards that a coverage repeats."""
@@ -104,7 +105,7 @@ def coverage_of(view: JobView, fragments: Iterable[Iterable[Outcome]]) -> Covera
         as_of_max=max(_times(answers), default=None),
         notes=(
             *view.notes,
-            *(f"{text} on {rank_ranges(ranks)}" for text, ranks in sorted(columns.items())),
+            *(f"{text} on {rank_list(ranks)}" for text, ranks in sorted(columns.items())),
             *sorted(said)[:_SAID],
         ),
     )
@@ -115,19 +116,6 @@ def _notes(outcome: Outcome) -> list[str]:
         return []
     absent = [f"{name} does not exist (NULL there)" for name in outcome.lacking]
     return absent + [f"{name} has another type (NULL there)" for name in outcome.unlike]
-
-
-def rank_ranges(ranks: Iterable[int]) -> str:
-    """`ranks 0-3, 7`."""
-    found = sorted(set(ranks))
-    parts: list[str] = []
-    start = None
-    for i, rank in enumerate(found):
-        start = rank if start is None else start
-        if i + 1 == len(found) or found[i + 1] != rank + 1:
-            parts.append(str(start) if start == rank else f"{start}-{rank}")
-            start = None
-    return ("rank " if len(found) == 1 else "ranks ") + ", ".join(parts)
 
 
 def merged(coverages: Iterable[Coverage]) -> Coverage | None:

@@ -32,18 +32,17 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One fragment as it is sent: SQL, expected schema, the ranks it is limited to (None: all)."""
+    """One fragment as it is sent: SQL, expected schema, tables, and what limits the ranks that it concerns."""
 
     id: str
     sql: str
     schema: pa.Schema
-    ranks: frozenset[int] | None
     tables: tuple[str, ...]
     pins: tuple[Pin, ...] = ()
 
-    def concerns(self, rank: int, tags: Mapping[str, int | str | None]) -> bool:
-        """Whether a rank can have rows for it."""
-        return (self.ranks is None or rank in self.ranks) and all(p.admits(tags.get(p.tag)) for p in self.pins)
+    def concerns(self, tags: Mapping[str, int | str | None]) -> bool:
+        """Whether a rank with these tags can have rows for it."""
+        return all(p.admits(tags.get(p.tag)) for p in self.pins)
 
 
 class Gate:
@@ -125,8 +124,7 @@ class FanOut:
         """Ask one shard for whatever concerns it. Fragments that want other ranks of it go in requests of their own."""
         by_ranks: dict[tuple[int, ...], list[tuple[Ask, Adapted]]] = {}
         for ask in asks:
-            free = ask.ranks is None and not ask.pins
-            mine = info.ranks if free else tuple(r for r in info.ranks if ask.concerns(r, wave.tags.get(r, {})))
+            mine = tuple(r for r in info.ranks if ask.concerns(wave.tags.get(r, {"_rank": r}))) if ask.pins else info.ranks
             pruned = tuple(r for r in info.ranks if r not in mine)
             if pruned:
                 wave.outcomes[ask.id].append(Outcome(info, pruned, RankState.PRUNED))

@@ -11,10 +11,11 @@ import anyio.to_thread
 import duckdb
 import pyarrow as pa
 
-from muster.engine import arrow_of, arrow_schema, message_of, open_engine, quote
+from muster.engine import arrow_of, arrow_schema, open_engine, quote
 from muster.errors import DeadlineExceeded, Internal, OverBudget, StatementFailed
 from muster.sql.plan import Fragment, Merge, Scalar
 from muster.sql.scalars import substitute
+from muster.wording import first_line
 
 T = TypeVar("T")
 Values = Mapping[str, tuple[Any, str]]
@@ -102,11 +103,11 @@ class Session:
         except duckdb.InterruptException:
             raise DeadlineExceeded("The merge was stopped at the deadline.") from None
         except duckdb.OutOfMemoryException as error:
-            raise OverBudget(f"The merge needs too much memory: {message_of(error)}", hint="Filter or aggregate.") from None
+            raise OverBudget(f"The merge needs too much memory: {first_line(error)}", hint="Filter or aggregate.") from None
         except duckdb.InternalException as error:
-            raise Internal(f"The engine failed: {message_of(error)}") from None
+            raise Internal(f"The engine failed: {first_line(error)}") from None
         except (duckdb.Error, UnicodeDecodeError) as error:
-            raise StatementFailed(message_of(error)) from None
+            raise StatementFailed(first_line(error)) from None
         finally:
             timer.cancel()
 

@@ -152,7 +152,7 @@ class Federation:
     async def _fetch(self, fragments: Sequence[Fragment], run: _Run, session: Session, merger: Merger) -> None:
         if not fragments:
             return
-        asks = [Ask(f.id, _filled(f, run.values), merger.schema(f), f.ranks, f.tables, f.pins) for f in fragments]
+        asks = [Ask(f.id, _filled(f, run.values), merger.schema(f), f.tables, f.pins) for f in fragments]
         outcomes = await self._fanout.ask(asks, run.view, run.budget, run.until, run.catalogue.tables)
         run.outcomes |= outcomes
         for fragment, ask in zip(fragments, asks, strict=True):

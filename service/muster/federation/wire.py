@@ -26,6 +26,7 @@ from muster.errors import (
 )
 from muster.federation.shards.base import SubAnswer
 from muster.protocol import SubQuery
+from muster.wording import first_line
 
 _META_BYTES = 64 << 10
 _NOTES = 100
@@ -51,7 +52,7 @@ def decode(body: bytes, queries: Sequence[SubQuery], schemas: Mapping[str, pa.Sc
         except ShardAnswerInvalid:
             raise
         except Exception as error:  # whatever hostile bytes provoke, it is their fault
-            raise ShardAnswerInvalid(f"Subquery {query.id} is not a readable Arrow stream: {_say(error)}") from None
+            raise ShardAnswerInvalid(f"Subquery {query.id} is not a readable Arrow stream: {first_line(error)}") from None
         if source.tell() <= start:
             raise ShardAnswerInvalid("The answer does not advance.")
     if source.tell() < len(body):
@@ -172,8 +173,3 @@ def problem_error(problem: object) -> MusterError:
     extra: dict[str, Any] = {"table": str(problem["table"])[:256]} if "table" in problem else {}
     hint = problem.get("hint")
     return kind(str(problem.get("detail", "The probe failed."))[:1000], hint=str(hint)[:1000] if hint else None, **extra)
-
-
-def _say(error: Exception) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0][:300] if text else type(error).__name__

@@ -263,7 +263,7 @@ def _shard(node: NodeEntry, ranks: Iterable[int], alive: bool) -> ShardInfo:
         ranks=tuple(ranks),
         node_rank=said.node_rank,
         tables=node.tables,
-        engine=f"{said.engine.name} {said.engine.version}" if said.engine else None,
+        engine=said.engine.label if said.engine else None,
         profile=dict(said.engine.profile) if said.engine else None,
         alive=alive,
         last_seen=node.seen_at,

@@ -14,13 +14,13 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from muster.engine import message_of
 from muster.errors import Internal, NotDistributable, SqlBind, SqlSyntax
 from muster.model import ColumnType
 from muster.sql import information
 from muster.sql.plan import Catalogue
 from muster.sql.types import is_type_text
-from muster.tables import GATEWAY_TABLES, REGISTRY, TAGS
+from muster.tables import GATEWAY_TABLES, REGISTRY, TAG_NAMES, TAGS
+from muster.wording import first_line
 
 _LINE = re.compile(r"^LINE (\d+): (.*)$", re.MULTILINE)
 _KEPT = 1024
@@ -57,8 +57,7 @@ class Binder:
         if self.is_gateways(name):
             return columns
         tags = tuple(ColumnType(t.name, t.type) for t in TAGS)
-        taken = {t.name for t in TAGS}
-        return tags + tuple(c for c in columns if c.name.lower() not in taken)
+        return tags + tuple(c for c in columns if c.name.lower() not in TAG_NAMES)
 
     def is_gateways(self, table: str) -> bool:
         """Whether the gateway itself answers a table: it is never sent to a shard."""
@@ -138,7 +137,7 @@ class Binder:
             self._connection.execute(f"CREATE TABLE {quoted(schema)}.{quoted(table)} ({', '.join(parts)})")
         except duckdb.Error as error:
             raise NotDistributable(
-                f"The columns that the probes report for {name} make no table: {_first_line(error)}",
+                f"The columns that the probes report for {name} make no table: {first_line(error)}",
                 hint="Update the probe, or leave the table out.",
             ) from None
 
@@ -157,9 +156,9 @@ def _bad_type(table: str, column: ColumnType) -> NotDistributable:
 
 def _bind_error(error: duckdb.Error | UnicodeDecodeError, sql: str) -> SqlBind | SqlSyntax | Internal:
     if isinstance(error, UnicodeDecodeError):
-        return SqlBind(message_of(error))
+        return SqlBind(first_line(error))
     if isinstance(error, duckdb.InternalException | duckdb.OutOfMemoryException | duckdb.FatalException):
-        return Internal(f"The engine could not bind the statement: {_first_line(error)}")
+        return Internal(f"The engine could not bind the statement: {first_line(error)}")
     text = str(error)
     body = text.partition("\n\nLINE ")[0].strip()
     kind, _, message = body.partition(": ")
@@ -189,10 +188,6 @@ def _position(text: str, sql: str) -> tuple[int, int] | None:
     if start < 0:
         return line, 1
     return line, start + offset - (3 if front else 0) + 1
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
 
 
 __all__ = ["Binder", "quoted"]

@@ -14,8 +14,8 @@ from muster.sql import information
 from muster.sql.bind import Binder
 from muster.sql.dialect import write
 from muster.sql.placement import OWNER
-from muster.sql.plan import Catalogue, Fragment, Route, Scalar, Wave
-from muster.sql.prune import pins_of, ranks_of
+from muster.sql.plan import Catalogue, Fragment, Pin, Route, Scalar, Wave
+from muster.sql.prune import pins_of
 from muster.sql.scalars import null, placeholders, replace
 from muster.sql.scopes import Source, cte_of, drop_unused, fed_tables, table_key
 from muster.tables import GATEWAY_TABLES, REGISTRY
@@ -50,23 +50,22 @@ class Builder:
         `tagged` are conditions that all of its rows satisfy and in which a tag's name means the tag: ranks are pruned by
         them.
         """
-        ranks, pins = ranks_of(tagged), pins_of(tagged)
+        pins = pins_of(tagged)
         if not self.use_global:
             tree = restricted(tree, tables)
-            ranks = frozenset({0})
+            pins += (Pin(OWNER, frozenset({0})),)
         drop_unused(tree)
         sql = write(tree)
         types = tuple(columns)
-        key = "\0".join([sql, route, ",".join(f"{c.name} {c.type}" for c in types), str(sorted(ranks or ()))])
+        key = "\0".join([sql, route, ",".join(f"{c.name} {c.type}" for c in types), *map(str, pins)])
         made = Fragment(
-            id=f"f_{_hash(key)}",
+            id=fragment_id(key),
             tables=tables,
             sql=sql,
             columns=types,
             route=route,
             scalars=placeholders(tree),
-            ranks=ranks,
-            pins=tuple(p for p in pins if p.tag != "_rank" or p.values is None),
+            pins=pins,
             pushed_filter=" AND ".join(write(c) for c in pushed_filter) or None,
             pushed_columns=tuple(pushed_columns),
             reason=reason,
@@ -268,6 +267,11 @@ def _within(node: exp.Expr, holder: exp.Expr) -> bool:
 def _empty_relation(name: str, columns: Sequence[ColumnType]) -> exp.CTE:
     query = exp.select(*[exp.Alias(this=null(c.type), alias=identifier(c.name)) for c in columns]).where(exp.false())
     return exp.CTE(this=query, alias=exp.TableAlias(this=identifier(name)))
+
+
+def fragment_id(content: str) -> str:
+    """The id of a fragment with this content. No other word of a statement is spelled like one."""
+    return f"f_{_hash(content)}"
 
 
 def _hash(text: str) -> str:

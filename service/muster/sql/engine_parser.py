@@ -48,13 +48,11 @@ class EngineParser:
         try:
             answer = json.loads(row[0]) if row else {}
         except RecursionError:
-            raise TooLarge(
-                "The statement nests too deeply.", hint="Flatten it, or name its parts in a WITH clause."
-            ) from None
+            raise _too_deep() from None
         if answer.get("error"):
             message = str(answer.get("error_message", ""))
             if "depth limit" in message:
-                raise TooLarge("The statement nests too deeply.", hint="Flatten it, or name its parts in a WITH clause.")
+                raise _too_deep()
             if "Only SELECT" in message:
                 raise SqlSyntax("Only a single SELECT can be run.", hint="Send one SELECT, or a WITH … SELECT.")
             place = answer.get("position")

@@ -50,8 +50,6 @@ def _fragment_lines(fragment: Fragment) -> list[str]:
         lines.append(f"│  │     filter: {fragment.pushed_filter}")
     if fragment.pushed_columns:
         lines.append(f"│  │     columns: {', '.join(fragment.pushed_columns)}")
-    if fragment.ranks is not None:
-        lines.append(f"│  │     ranks: {', '.join(map(str, sorted(fragment.ranks))) or 'none'}")
     if fragment.pins:
         lines.append(f"│  │     only: {'; '.join(map(str, fragment.pins))}")
     if fragment.reason:

@@ -55,15 +55,15 @@ def _gather(tree: exp.Query, table: exp.Table, key: str, builder: Builder, reaso
     query = exp.select(*[exp.Column(this=identifier(n)) for n in wanted]).from_(
         exp.Table(this=table.this.copy(), db=table.args["db"].copy())
     )
-    if pushed.conditions:
-        query = query.where(*[c.copy() for c in pushed.conditions])
+    if pushed:
+        query = query.where(*[c.copy() for c in pushed])
     fragment = builder.fragment(
         (key,),
         query,
         [types[n] for n in wanted],
         Route.GATHER,
-        tagged=pushed.conditions,
-        pushed_filter=pushed.conditions,
+        tagged=pushed,
+        pushed_filter=pushed,
         pushed_columns=wanted if len(wanted) < len(names) else (),
         reason=reason,
     )

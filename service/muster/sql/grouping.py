@@ -28,11 +28,9 @@ class Grouping:
     calls: Mapping[str, exp.Expr] | None = None
 
     def over(self, column: Callable[[int], exp.Expr]) -> exp.Group | None:
-        """The GROUP BY with column `i` in place of key `i`; None where there is no key."""
-        if not self.keys:
-            return None
+        """The GROUP BY with column `i` in place of key `i`; None where there is none."""
         if self.sets is None:
-            return exp.Group(expressions=[column(i) for i in range(len(self.keys))])
+            return exp.Group(expressions=[column(i) for i in range(len(self.keys))]) if self.keys else None
         made = self.sets.copy()
         _replace(made, self._places(), column)
         return made

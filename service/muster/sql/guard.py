@@ -20,6 +20,7 @@ from muster.sql.dialect import DIALECT, ExportState, write
 from muster.sql.engine_parser import engine_parser
 from muster.sql.functions import denial, functions
 from muster.sql.growth import CAPS, Caps, check_growth
+from muster.wording import first_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +117,9 @@ def _parse(sql: str, limits: Limits) -> exp.Query:
     try:
         found = DIALECT.tokenize(sql)
     except TokenError as error:
-        raise SqlSyntax(f"The text cannot be split into words: {_first_line(error)}.", hint="Close every quote.") from None
+        raise SqlSyntax(
+            f"The text cannot be split into words: {first_line(error).rstrip('.')}.", hint="Close every quote."
+        ) from None
     _check_tokens(found, limits)
     try:
         statements = [s for s in DIALECT.parser().parse(found, sql) if s is not None]
@@ -125,7 +128,7 @@ def _parse(sql: str, limits: Limits) -> exp.Query:
         line, column = first.get("line"), first.get("col")
         near = str(first.get("highlight") or "").strip()
         raise SqlSyntax(
-            str(first.get("description") or _first_line(error)).strip().rstrip(".") + (f" near {near!r}." if near else "."),
+            str(first.get("description") or first_line(error)).strip().rstrip(".") + (f" near {near!r}." if near else "."),
             hint="Check the statement against DuckDB's SQL; it must be one SELECT.",
             position=(line, max(1, column - len(near) + 1)) if line and column else None,
         ) from None
@@ -325,7 +328,3 @@ def _place(node: exp.Expr, sql: str) -> tuple[int, int] | None:
         return None
     start = node.meta["start"] if isinstance(node.meta.get("start"), int) else min(starts)
     return sql.count("\n", 0, start) + 1, start - (sql.rfind("\n", 0, start) + 1) + 1
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0].strip().rstrip(".") if str(error) else type(error).__name__

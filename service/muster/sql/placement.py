@@ -30,9 +30,9 @@ from muster.sql.scopes import (
     unaliased,
     windows,
 )
+from muster.tables import PROCESS_RANK
 
 OWNER = "_rank"
-_ONE_ROW_PER_RANK = frozenset({"process.rank"})
 _SELECT_PARTS = frozenset({"expressions", "from_", "joins", "where", "group", "having", "qualify", "distinct", "with_"})
 _FINISH = frozenset({"order", "limit", "offset"})
 
@@ -216,7 +216,7 @@ def place_source(source: Source, binder: Binder) -> Placement | None:
             if binder.is_gateways(key):
                 return None
             owners = frozenset({OWNER}) if binder.owned_by_rank(key) else frozenset[str]()
-            return Placement((key,), owners, per_rank=key in _ONE_ROW_PER_RANK)
+            return Placement((key,), owners, per_rank=key == PROCESS_RANK.full_name)
         cte = cte_of(node)
         if cte is None or _renames(cte) or _recursive(cte):
             return None

@@ -102,8 +102,7 @@ class Fragment:
     """SQL for the shards. Equal fragments have equal ids and are fetched once.
 
     `sql` names tables as `schema.table` with the tags as ordinary columns, and holds `$id` for each of `scalars`.
-    `tables` are those that it reads. `ranks` limits it to those ranks (pruning; None means all),
-    `pins` to ranks whose tags they admit.
+    `tables` are those that it reads. `pins` limit it to the ranks whose tags all of them admit.
     """
 
     id: str
@@ -112,11 +111,16 @@ class Fragment:
     columns: tuple[ColumnType, ...]
     route: Route
     scalars: tuple[str, ...] = ()
-    ranks: frozenset[int] | None = None
     pins: tuple[Pin, ...] = ()
     pushed_filter: str | None = None
     pushed_columns: tuple[str, ...] = ()
     reason: str | None = None  # why no better route was taken
+
+    @property
+    def ranks(self) -> frozenset[int] | None:
+        """The ranks that its pins leave, where they name some; None where they do not."""
+        named = [p.values for p in self.pins if p.tag == "_rank" and p.values is not None]
+        return frozenset(r for r in frozenset.intersection(*named) if isinstance(r, int)) if named else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +159,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """Tables that a job offers: `schema.name` to its columns without the tags. `version` changes when they do.
+    """Tables that a job offers: `schema.name` to its columns without the tags.
 
     `owned` are tables beside those of the registry whose every row has its rank in `_rank`. `states` says whether all
     shards run the gateway's engine, so that aggregate states may travel; `pushdown`, whether they run it with the gateway's
@@ -163,7 +167,6 @@ class Catalogue:
     """
 
     tables: Mapping[str, tuple[ColumnType, ...]]
-    version: str = ""
     owned: frozenset[str] = frozenset()
     states: bool = True
     pushdown: bool = True

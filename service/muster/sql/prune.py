@@ -24,16 +24,6 @@ _BOUNDS: dict[type[exp.Expr], tuple[str, int]] = {
 _MIRRORED: dict[type[exp.Expr], type[exp.Expr]] = {exp.GT: exp.LT, exp.GTE: exp.LTE, exp.LT: exp.GT, exp.LTE: exp.GTE}
 
 
-def ranks_of(conditions: Iterable[exp.Expr]) -> frozenset[int] | None:
-    """Ranks that can satisfy the conditions, where they fix `_rank` by literals; None where they do not."""
-    ranks: frozenset[int] | None = None
-    for pin in pins_of(conditions):
-        if pin.tag == "_rank" and pin.values is not None:
-            found = frozenset(v for v in pin.values if isinstance(v, int))
-            ranks = found if ranks is None else ranks & found
-    return ranks
-
-
 def pins_of(conditions: Iterable[exp.Expr]) -> tuple[Pin, ...]:
     """What the conditions, joined by AND, say of the tags."""
     found = (pin for condition in conditions for pin in _pins(condition))

@@ -7,7 +7,6 @@ of which those it cannot need were left out.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from sqlglot import exp
 
@@ -25,13 +24,6 @@ from muster.sql.scopes import (
 from muster.sql.types import INTEGERS
 
 _OPAQUE = (exp.Query, exp.Exists, exp.Window, exp.Star, exp.Lambda, exp.Comprehension, exp.Columns, exp.Any, exp.All)
-
-
-@dataclass(frozen=True, slots=True)
-class Pushed:
-    """Conditions for the shard, over bare columns of the table."""
-
-    conditions: tuple[exp.Expr, ...] = ()
 
 
 def mentioned_columns(tree: exp.Expr, table: exp.Table, columns: list[str]) -> list[str]:
@@ -78,18 +70,16 @@ def _needs_all(tree: exp.Expr, table: exp.Table, own: set[str]) -> bool:
     return False
 
 
-def pushed_conditions(table: exp.Table, own: list[str], others: dict[str, set[str] | None]) -> Pushed:
+def pushed_conditions(table: exp.Table, own: list[str], others: dict[str, set[str] | None]) -> list[exp.Expr]:
     """Conditions of the SELECT around `table` that speak of this table only and hold for every row that can matter.
 
     `own` are the table's columns; `others` maps the alias of each other source to its columns, None where unknown.
     """
     select = enclosing_select(table)
-    if select is None or not is_plain_source(table):
-        return Pushed()
-    mine = next((s for s in sources(select) if s.node is table), None)
-    if mine is None:
-        return Pushed()
-    return Pushed(tuple(alone_conditions(select, mine, {c.lower() for c in own}, others)))
+    mine = next((s for s in sources(select) if s.node is table), None) if select is not None else None
+    if select is None or mine is None or not is_plain_source(table):
+        return []
+    return alone_conditions(select, mine, {c.lower() for c in own}, others)
 
 
 def alone_conditions(
@@ -115,17 +105,16 @@ _PLAIN = (
 )  # fmt: skip
 
 
-def same_everywhere(pushed: Pushed, types: Mapping[str, ColumnType]) -> Pushed:
+def same_everywhere(conditions: list[exp.Expr], types: Mapping[str, ColumnType]) -> list[exp.Expr]:
     """Only those conditions that mean the same whatever the settings of an engine: comparisons of whole numbers."""
     kinds = {name.lower(): column.type for name, column in types.items()}
-    kept = [
+    return [
         c
-        for c in pushed.conditions
+        for c in conditions
         if all(isinstance(n, _PLAIN) for n in c.walk())
         and all(kinds.get(n.name.lower()) in INTEGERS for n in c.find_all(exp.Column))
         and not any(n.is_string for n in c.find_all(exp.Literal) if not isinstance(n.parent, exp.Cast))
     ]
-    return Pushed(tuple(kept))
 
 
 def _keeps_all_rows(found: list[Source], mine: Source) -> bool:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from sqlglot import exp
 
+from muster.sql.builder import column
 from muster.sql.dialect import write
 from muster.sql.scopes import holds_aggregate, own_nodes
 
@@ -51,11 +52,7 @@ def regrouped(call: exp.Expr, values: Values, alias: str) -> exp.Expr | None:
         if node is not holder and (write(node) in texts or isinstance(node, exp.Column)):
             if isinstance(node, exp.Column) and isinstance(node.this, exp.Star):
                 return None
-            made = exp.Column(
-                this=exp.Identifier(this=f"v{values.place(node)}", quoted=True),
-                table=exp.Identifier(this=alias, quoted=True),
-            )
-            node.replace(made)
+            node.replace(column(f"v{values.place(node)}", alias))
         else:
             stack.extend(node.iter_expressions())
     if any(isinstance(n, exp.Subquery) for n in own_nodes(holder)):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from sqlglot import exp
 
-from muster.sql.builder import Builder
+from muster.sql.builder import Builder, column
 from muster.sql.dialect import write
 from muster.sql.placement import group_keys, is_plain_group
 from muster.sql.pushdown import alone_conditions, is_plain_call
@@ -84,13 +84,13 @@ def _sink_into(inner: exp.Select, source: Source, select: exp.Select, builder: B
 def _inside(condition: exp.Expr, inner: exp.Select, keys: set[str] | None) -> exp.Expr | None:
     """A condition over output columns as one over what they are made of; None where it cannot be said there."""
     holder = exp.Paren(this=condition.copy())
-    for column in list(holder.find_all(exp.Column)):
-        value = _meaning(column.name.lower(), inner)
+    for node in list(holder.find_all(exp.Column)):
+        value = _meaning(node.name.lower(), inner)
         if value is None or any(isinstance(n, _OPAQUE) or not is_plain_call(n) for n in value.walk()):
             return None
         if keys is not None and write(value) not in keys:
             return None
-        column.replace(value.copy() if isinstance(value, exp.Column) else exp.Paren(this=value.copy()))
+        node.replace(value.copy() if isinstance(value, exp.Column) else exp.Paren(this=value.copy()))
     return holder
 
 
@@ -102,7 +102,7 @@ def _meaning(name: str, inner: exp.Select) -> exp.Expr | None:
             star = bare if isinstance(bare, exp.Star) else bare.this
             if len(sources(inner)) != 1 or any(star.args.get(k) for k in ("except_", "replace", "rename")):
                 return None
-            found.append(exp.Column(this=exp.Identifier(this=name, quoted=True)))
+            found.append(column(name))
         elif (output_name(projection) or "").lower() == name:
             found.append(bare)
         elif output_name(projection) is None:

@@ -7,7 +7,6 @@ united), or one with fewer conditions and all of its columns.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -15,6 +14,7 @@ from sqlglot import exp
 
 from muster.errors import Internal
 from muster.model import ColumnType
+from muster.sql.builder import column, fragment_id
 from muster.sql.dialect import DIALECT, write
 from muster.sql.plan import Fragment, Merge, Pin, Plan, Route, Scalar, Wave
 from muster.sql.scopes import conjuncts
@@ -53,13 +53,13 @@ def united(plan: Plan, order: Mapping[str, list[str]]) -> Plan:
 
 
 def _unite_wave(wave: Wave, order: Mapping[str, list[str]]) -> tuple[tuple[Fragment, ...], dict[str, str]]:
-    groups: dict[tuple[str, frozenset[int] | None, tuple[Pin, ...]], list[Fragment]] = {}
+    groups: dict[tuple[str, tuple[Pin, ...]], list[Fragment]] = {}
     for fragment in wave.fragments:
         if fragment.route is Route.GATHER:
-            groups.setdefault((fragment.tables[0], fragment.ranks, fragment.pins), []).append(fragment)
+            groups.setdefault((fragment.tables[0], fragment.pins), []).append(fragment)
     made: dict[str, Fragment] = {}
     renamed: dict[str, str] = {}
-    for (table, _, _), found in groups.items():
+    for (table, _), found in groups.items():
         for rows in _served([_apart(f) for f in found]) if len(found) > 1 else []:
             if rows.serves:
                 fragment = _rebuilt(rows, order[table])
@@ -104,13 +104,12 @@ def _apart(fragment: Fragment) -> _Rows:
 
 def _rebuilt(rows: _Rows, order: list[str]) -> Fragment:
     names = [n for n in order if n in rows.columns]
-    rows.query.set("expressions", [exp.Column(this=exp.Identifier(this=n, quoted=True)) for n in names])
+    rows.query.set("expressions", [column(n) for n in names])
     sql = write(rows.query)
     columns = tuple(rows.columns[n] for n in names)
-    key = "\0".join([sql, str(sorted(rows.fragment.ranks or ()))])
     return replace(
         rows.fragment,
-        id=f"f_{hashlib.sha256(key.encode()).hexdigest()[:16]}",
+        id=fragment_id("\0".join([sql, *map(str, rows.fragment.pins)])),
         sql=sql,
         columns=columns,
         pushed_columns=tuple(names) if len(names) < len(order) else (),

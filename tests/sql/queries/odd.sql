@@ -159,3 +159,135 @@ SELECT bool_and(bytes > 0), bit_or(seq), bit_xor(seq), product(2) FROM python.co
 SELECT first(op ORDER BY start_ns, seq, op), last(op ORDER BY start_ns, seq, op) FROM python.comm_collective
 
 SELECT covar_pop(bytes, seq), corr(duration_ms, bytes), regr_slope(bytes, seq) FROM python.comm_collective WHERE abs(bytes) < 100 AND isfinite(duration_ms) AND abs(duration_ms) < 1000
+
+SELECT _rank, count(*) FROM gpu.utilization GROUP BY _rank
+
+SELECT a._rank, b.device_id FROM process.rank a FULL JOIN gpu.devices b USING (_rank)
+
+SELECT a._rank, count(*) FROM gpu.utilization a JOIN gpu.devices b ON a._rank IS NOT DISTINCT FROM b._rank GROUP BY a._rank
+
+SELECT _rank FROM process.kmsg UNION SELECT _rank FROM process.rank
+
+SELECT a.level, count(*) FROM process.kmsg a LEFT JOIN process.rank b ON a._rank = b._rank GROUP BY a.level
+
+SELECT DISTINCT _rank, level FROM process.kmsg
+
+SELECT _rank, rank() OVER (PARTITION BY _rank ORDER BY timestamp) AS r FROM process.kmsg
+
+SELECT _rank, count(*) FROM (SELECT rank AS _rank, _rank AS rank FROM python.comm_collective) GROUP BY _rank
+
+SELECT rank, count(*) FROM (SELECT rank AS _rank, _rank AS rank FROM python.comm_collective) WHERE _rank = 3 GROUP BY rank
+
+SELECT _rank, n FROM (SELECT _rank % 2 AS _rank, count(*) AS n FROM python.comm_collective GROUP BY ALL) WHERE _rank = 1
+
+SELECT _host, n FROM (SELECT op AS _host, count(*) AS n FROM python.comm_collective GROUP BY ALL) WHERE _host = 'barrier'
+
+SELECT q._rank, q.bytes FROM (SELECT bytes AS _rank, _rank AS bytes FROM python.comm_collective) q JOIN cluster.nodes n ON n.rank = q.bytes WHERE q._rank = 1
+
+WITH comm_collective AS (SELECT _rank, op FROM python.comm_collective WHERE bytes > 1) SELECT comm_collective.op FROM comm_collective WHERE comm_collective._rank IN (1, 3)
+
+WITH a AS (SELECT op, bytes FROM python.comm_collective), b AS (WITH a AS (SELECT name AS op, span_id AS bytes FROM python.trace_event) SELECT * FROM a WHERE bytes > 0) SELECT a.op, count(*) FROM a JOIN b ON a.bytes = b.bytes GROUP BY a.op
+
+SELECT count(DISTINCT duration_ms), sum(DISTINCT CASE WHEN duration_ms < 100 THEN seq END), min(DISTINCT duration_ms) FROM python.comm_collective
+
+SELECT count(DISTINCT CASE WHEN bytes > 0 THEN 0.0::DOUBLE ELSE -0.0::DOUBLE END) FROM python.comm_collective
+
+SELECT op, count(DISTINCT duration_ms) FILTER (WHERE bytes > 0), count(*) FILTER (WHERE bytes > 0) FROM python.comm_collective GROUP BY ROLLUP (op)
+
+SELECT max(start_ns), arg_max(start_ns, duration_ms) IS NULL AS x FROM python.comm_collective WHERE duration_ms IS NULL
+
+SELECT arg_max(duration_ms, duration_ms), arg_min(duration_ms, duration_ms), arg_max(bytes, bytes) FILTER (WHERE bytes < 5) FROM python.comm_collective WHERE NOT isnan(duration_ms) OR duration_ms IS NULL
+
+SELECT arg_max(seq, bytes) FROM python.comm_collective WHERE false
+
+SELECT op, sum(bytes), grouping(op) FROM python.comm_collective WHERE false GROUP BY ROLLUP (op)
+
+SELECT count(*), sum(bytes) FROM python.comm_collective WHERE false GROUP BY GROUPING SETS ((), ())
+
+SELECT op, count(*) FROM python.comm_collective GROUP BY GROUPING SETS ((op), (op), ())
+
+SELECT op, op IS NULL AS o, count(*), grouping(op) FROM python.comm_collective GROUP BY CUBE (op)
+
+SELECT x.op FROM (SELECT * FROM python.comm_collective) x WHERE x.bytes IN (SELECT q.span_id FROM (SELECT * FROM python.trace_event) q)
+
+SELECT c.attributes, count(*) FROM (SELECT * FROM python.trace_event) c GROUP BY 1
+
+WITH c AS (SELECT * FROM python.comm_collective) SELECT op FROM c UNION ALL SELECT pg_name FROM c
+
+WITH c AS (SELECT * FROM python.comm_collective ORDER BY start_ns) SELECT count(op) FROM c
+
+SELECT b AS a, a AS b FROM (SELECT op AS a, pg_name AS b FROM python.comm_collective) WHERE a = 'barrier'
+
+SELECT op AS pg_name, pg_name AS op, count(*) FROM python.comm_collective WHERE op = 'barrier' GROUP BY ALL
+
+SELECT q.op, q.n FROM (SELECT pg_name AS op, count(*) AS n FROM python.comm_collective GROUP BY pg_name HAVING count(*) > 1) q WHERE q.op = 'a'
+
+SELECT * FROM (SELECT op, row_number() OVER (PARTITION BY _rank ORDER BY start_ns, seq, bytes, op) AS i, _rank FROM python.comm_collective) WHERE _rank = 4 AND i = 1
+
+SELECT * FROM (SELECT DISTINCT ON (op) op, bytes FROM python.comm_collective ORDER BY op, bytes, _rank) WHERE bytes > 1
+
+SELECT _rank, sum(bytes) FROM python.comm_collective GROUP BY _rank HAVING sum(bytes) > (SELECT avg(s) FROM (SELECT sum(bytes) AS s FROM python.comm_collective GROUP BY _rank))
+
+SELECT op FROM python.comm_collective ORDER BY (SELECT max(seq) FROM python.comm_collective), op, bytes, seq LIMIT 4
+
+SELECT count(*) FROM python.comm_collective a JOIN python.trace_event b ON a._rank = b._rank AND a.bytes > (SELECT min(span_id) FROM python.trace_event)
+
+SELECT CASE WHEN bytes > (SELECT median(bytes) FROM python.comm_collective) THEN 'hi' ELSE coalesce((SELECT min(op) FROM python.comm_collective WHERE bytes > 99999999999999), 'none') END AS k, count(*) FROM python.comm_collective GROUP BY 1
+
+SELECT a._rank, b._rank AS r, c._rank AS s FROM process.rank a LEFT JOIN python.comm_collective b USING (_rank) RIGHT JOIN process.exit c USING (_rank)
+
+SELECT _rank, count(*) FROM process.rank a LEFT JOIN python.comm_collective b USING (_rank) FULL JOIN process.exit c USING (_rank) GROUP BY _rank
+
+SELECT a._rank, count(*) FROM python.comm_collective a, python.trace_event b, process.exit c WHERE a._rank = b._rank AND c._rank = a._rank AND a.global_step = b.global_step AND c.code = a.bytes GROUP BY 1
+
+SELECT a._rank, count(b.op) FROM process.rank a LEFT JOIN python.comm_collective b ON b._rank = a._rank AND b.bytes > 1 WHERE a._rank <> 2 GROUP BY 1
+
+SELECT a._rank FROM python.comm_collective a WHERE a._rank = (SELECT max(_rank) FROM python.comm_collective)
+
+SELECT "A"._RANK, count(*) FROM python.comm_collective AS "A" JOIN python.trace_event AS "b" ON "a"."_rank" = B._rank AND a.global_step = b.global_step GROUP BY 1
+
+SELECT rank.status, count(*) FROM process.rank GROUP BY 1
+
+SELECT c.op.x FROM (SELECT struct_pack(x := op) AS op, _rank FROM python.comm_collective) c WHERE c._rank = 1
+
+SELECT s.k, count(*) FROM (SELECT struct_pack(k := op, b := bytes) AS s FROM python.comm_collective) GROUP BY 1
+
+SELECT op, avg(bytes::DECIMAL(18,2)), sum(bytes::DECIMAL(18,2)), min(bytes::DECIMAL(18,2)) FROM python.comm_collective WHERE abs(bytes) < 1000000 GROUP BY op
+
+SELECT l.x, count(*) FROM python.comm_collective c, LATERAL (SELECT c.bytes % 3 AS x) l GROUP BY l.x
+
+SELECT _rank, op FROM python.comm_collective WHERE (_rank, op) IN (SELECT _rank, name FROM python.trace_event)
+
+SELECT count(*) FROM python.comm_collective WHERE op NOT IN (SELECT name FROM python.trace_event)
+
+SELECT count(*) FROM python.comm_collective WHERE bytes = ANY (SELECT span_id FROM python.trace_event WHERE _rank = 1)
+
+SELECT count(*) FROM python.comm_collective WHERE bytes > ALL (SELECT span_id FROM python.trace_event WHERE _rank = 1 AND span_id IS NOT NULL)
+
+WITH RECURSIVE s AS (SELECT _rank, 0 AS d FROM process.rank UNION ALL SELECT _rank, d + 1 FROM s WHERE d < 2) SELECT _rank, count(*) FROM s GROUP BY 1
+
+SELECT op, max(w) FROM (SELECT op, sum(bytes) OVER (PARTITION BY _rank) AS w FROM python.comm_collective WHERE bytes < 100) GROUP BY op
+
+SELECT a.op FROM python.comm_collective a JOIN (SELECT max(bytes) AS m FROM python.comm_collective) b ON a.bytes = b.m
+
+SELECT op FROM python.comm_collective WHERE _rank = 1 AND _rank = 2
+
+SELECT op FROM python.comm_collective WHERE _rank BETWEEN 3 AND 1
+
+SELECT count(*) FROM python.comm_collective WHERE _rank = 1.0 OR _rank = 99
+
+SELECT count(*) FROM python.comm_collective WHERE _host = 'H1'
+
+SELECT count(*) FROM python.comm_collective WHERE _host COLLATE NOCASE = 'H1'
+
+SELECT op, count(*) FROM python.comm_collective GROUP BY op ORDER BY count(*) DESC, op LIMIT $k OFFSET 1
+
+SELECT max(global_step) - $k AS lo, (SELECT count(*) FROM python.comm_collective WHERE global_step > $k) AS n FROM python.comm_collective
+
+SELECT sum(bytes) FILTER (WHERE _rank = 1) / nullif(sum(bytes) FILTER (WHERE _rank = 3), 0) FROM python.comm_collective
+
+SELECT first_value(op) OVER (PARTITION BY _rank ORDER BY start_ns, seq, op, bytes) AS f, _rank FROM python.comm_collective
+
+SELECT n.host, (SELECT count(*) FROM python.comm_collective c WHERE c._rank = n.rank) AS k FROM cluster.nodes n
+
+SELECT n.host, sum(k) FROM cluster.nodes n LEFT JOIN (SELECT _rank, count(*) AS k FROM python.comm_collective GROUP BY _rank) c ON c._rank = n.rank GROUP BY n.host

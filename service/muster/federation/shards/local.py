@@ -11,12 +11,13 @@ import anyio.to_thread
 import duckdb
 import pyarrow as pa
 
-from muster.engine import arrow_of, engine_name, message_of, open_engine, profile_of, quote
+from muster.engine import arrow_of, engine_name, open_engine, profile_of, quote
 from muster.errors import DeadlineExceeded, MusterError, OverBudget, SqlBind, StatementFailed
 from muster.federation.shards.base import SubAnswer
 from muster.model import ColumnType, ShardInfo, ShardKind
 from muster.protocol import RankRef, SubQuery
 from muster.sql.guard import SHARD, guard
+from muster.wording import first_line
 
 
 class LocalShard:
@@ -81,12 +82,12 @@ class LocalShard:
         except MusterError as error:
             return SubAnswer(query.id, error=error, ranks=tuple(ranks), as_of=now)
         except duckdb.BinderException as error:
-            return SubAnswer(query.id, error=SqlBind(_line(error)), ranks=tuple(ranks), as_of=now)
+            return SubAnswer(query.id, error=SqlBind(first_line(error)), ranks=tuple(ranks), as_of=now)
         except duckdb.InterruptException:
             late = DeadlineExceeded("The subquery was stopped at its deadline.")
             return SubAnswer(query.id, error=late, ranks=tuple(ranks), as_of=now)
         except (duckdb.Error, UnicodeDecodeError) as error:
-            return SubAnswer(query.id, error=StatementFailed(message_of(error)), ranks=tuple(ranks), as_of=now)
+            return SubAnswer(query.id, error=StatementFailed(first_line(error)), ranks=tuple(ranks), as_of=now)
         if table.num_rows > query.max_rows or table.nbytes > query.max_bytes:
             over = OverBudget(
                 f"{table.num_rows:,} rows of {table.nbytes:,} bytes, at most {query.max_rows:,} and {query.max_bytes:,}."
@@ -98,7 +99,3 @@ class LocalShard:
         schema, _, short = name.partition(".")
         rows = self._engine.execute(f"DESCRIBE {quote(schema)}.{quote(short)}").fetchall()
         return tuple(ColumnType(r[0], r[1]) for r in rows)
-
-
-def _line(error: Exception) -> str:
-    return str(error).splitlines()[0]

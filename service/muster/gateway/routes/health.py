@@ -8,6 +8,7 @@ import orjson
 from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import Response
 
+from muster.diagnosis.params import used
 from muster.diagnosis.report import health_json, health_text, http_status
 from muster.errors import ParameterError
 from muster.gateway import requests
@@ -97,9 +98,7 @@ async def _plan(request: Request, job: str, id: str, health: Health) -> dict[str
     parts = parts_of(request)
     steps = parts.catalogue.get(id).diagnosis.steps
     params = health.evaluation.parameters.get(id, {})
-    statements = [
-        Statement(step.name, step.sql, {k: v for k, v in params.items() if f"${k}" in step.sql}) for step in steps
-    ]
+    statements = [Statement(step.name, step.sql, used(step.sql, params)) for step in steps]
     plan, _ = await parts.federation.plan(statements, parts.registry.view(job, parts.clock()))
     return explain.as_dict(plan)
 

@@ -72,7 +72,7 @@ async def get_nodes(request: Request, job: JobPath) -> list[NodeBody]:
                 kind=said.kind,
                 alive=(parts.clock() - entry.seen_at).total_seconds() <= parts.settings.expires_s,
                 ranks=list(shard.ranks) if shard else [],
-                engine=f"{said.engine.name} {said.engine.version}" if said.engine else None,
+                engine=said.engine.label if said.engine else None,
                 clock_offset_s=entry.clock_offset_s,
                 first_seen=entry.first_seen,
                 last_seen=entry.seen_at,

@@ -14,12 +14,12 @@ import orjson
 import pyarrow as pa
 from sqlglot import exp
 
-from muster.engine import message_of
 from muster.errors import DeadlineExceeded, MusterError, OverBudget, ShardFailed, SqlBind, StatementFailed
 from muster.probe.agent.snapshot import Snapshot, begin, view_name
 from muster.protocol import RankRef, SubQuery
 from muster.sql.dialect import write
 from muster.sql.guard import SHARD, guard
+from muster.wording import first_line
 
 _BIND_ERRORS = (duckdb.BinderException, duckdb.CatalogException, duckdb.SyntaxException, duckdb.ParserException)
 _STATEMENT_ERRORS = (
@@ -108,7 +108,7 @@ class Watch:
 def _meant(error: Exception) -> MusterError:
     """A statement that does not fit the data is its author's, one that does not fit the tables the gateway's (it has bound
     it to what it knows of this shard), anything else the shard's."""
-    text = message_of(error)
+    text = first_line(error)
     if isinstance(error, _BIND_ERRORS):
         return SqlBind(text)
     if isinstance(error, _STATEMENT_ERRORS) or text.startswith(_STATEMENT_TEXTS):

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import get_args
 
-from muster.tables import TAGS, Column, Table, Type
+from muster.tables import TAG_NAMES, Column, Table, Type
 
 MAX_COLUMNS = 512
-_RESERVED = frozenset({"_life", "_n", *(c.name for c in TAGS)})
+_RESERVED = frozenset({"_life", "_n", *TAG_NAMES})
 _TYPES = frozenset(get_args(Type))
 
 

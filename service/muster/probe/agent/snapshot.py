@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from muster.engine import arrow_type, quote
 from muster.probe.agent.lives import Life
-from muster.tables import COMM_COLLECTIVE, PROCESS_EXIT, PROCESS_RANK, STEP_TIMING, TAGS, Table
+from muster.tables import COMM_COLLECTIVE, PROCESS_EXIT, PROCESS_RANK, STEP_TIMING, TAG_NAMES, TAGS, Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ def lives_table(lives: Sequence[Life], node: Node) -> pa.Table:
             }
         )
     tags = Table("", "", "", TAGS)
-    return arrow_rows(("_life", *(c.name for c in TAGS)), tags, rows)
+    return arrow_rows(("_life", *TAG_NAMES), tags, rows)
 
 
 def in_flight_table(in_flight: Mapping[int, list[dict[str, Any]]]) -> pa.Table:

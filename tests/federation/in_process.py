@@ -24,7 +24,7 @@ class InProcess:
 
     def __init__(self, nodes: Sequence[Mapping[int, Mapping[str, pa.Table]]]) -> None:
         self.shards: dict[str, Shard] = {}
-        self.tables: dict[str, pa.Table] = {}  # the rows of all ranks, tags first: what one DuckDB would hold
+        self._pieces: dict[str, list[pa.Table]] = {}
         infos: list[ShardInfo] = []
         ranks: list[RankInfo] = []
         for i, node in enumerate(nodes):
@@ -35,7 +35,7 @@ class InProcess:
                     tables.setdefault(name, []).append(with_tags(rows, rank, host=f"h{i}", node_rank=i))
             held_here = {n: pa.concat_tables(t) for n, t in tables.items()}
             for name, rows in held_here.items():
-                self.tables[name] = pa.concat_tables([self.tables[name], rows]) if name in self.tables else rows
+                self._pieces.setdefault(name, []).append(rows)
             shard = LocalShard(f"n{i}", f"h{i}", list(node), held_here)
             self.shards[shard.info.id] = shard
             infos.append(shard.info)
@@ -46,6 +46,11 @@ class InProcess:
         self.federation = Federation(
             planner=Planner(), shards=self._shard, mergers={"diagnosis": self.merger}, at_once={"diagnosis": 2}
         )
+
+    @property
+    def tables(self) -> dict[str, pa.Table]:
+        """The rows of all ranks, tags first: what one DuckDB would hold. Only where all nodes have the same columns."""
+        return {name: pa.concat_tables(pieces) for name, pieces in self._pieces.items()}
 
     def _shard(self, info: ShardInfo) -> Shard:
         return self.shards[info.id]

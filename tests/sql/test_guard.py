@@ -69,6 +69,26 @@ def test_what_is_too_large_is_said_to_be(sql: str) -> None:
         guard(sql)
 
 
+@pytest.mark.parametrize("tail", ["", " WHERE (a.x > 1 AND )", " ON a.x = b.x"])
+@pytest.mark.parametrize(
+    "join", ["JOIN", "INNER JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL OUTER JOIN", "SEMI JOIN", "ANTI JOIN"]
+)
+def test_joins_without_a_condition_are_not_read_in_every_way(join: str, tail: str) -> None:
+    """Found by fuzzing: the time doubled with each of them. Without the limit this test does not end."""
+    with pytest.raises(TooLarge, match="too many ways"):
+        guard("SELECT 1 FROM python.t AS a" + f" {join} python.t AS b" * 45 + tail)
+
+
+@pytest.mark.parametrize("join", ["CROSS JOIN", "NATURAL JOIN", "POSITIONAL JOIN", ",", "ASOF JOIN", "LATERAL JOIN"])
+def test_other_chains_of_relations_are_judged_at_once(join: str) -> None:
+    with pytest.raises(MusterError):
+        guard("SELECT 1 FROM python.t AS a" + f" {join} python.t AS b" * 45 + " WHERE (a.x > 1 AND )")
+
+
+def test_joins_whose_conditions_follow_together_are_read() -> None:
+    guard("SELECT 1 FROM python.t AS a" + " JOIN python.t AS b" * 8 + " ON true" * 8)
+
+
 def test_deep_nesting_is_no_crash_from_a_deep_stack() -> None:
     """The limit holds wherever the caller's own stack stands."""
 

@@ -23,6 +23,11 @@ from sqlglot.generators.duckdb import DuckDBGenerator
 from sqlglot.parsers.duckdb import DuckDBParser
 from sqlglot.tokenizer_core import TokenType
 
+from muster.errors import TooLarge
+
+_REREAD = 20
+"""Words read again, for each word of the text. Statements that people write stay below 1."""
+
 _OWN_SYNTAX = ("CAST", "TRY_CAST", "EXTRACT")
 """Calls whose arguments are not a plain list: the parsers of sqlglot are needed to read them."""
 
@@ -58,6 +63,21 @@ class MusterParser(DuckDBParser):
     NO_PAREN_FUNCTION_PARSERS = {  # noqa: RUF012
         name: parse for name, parse in DuckDBParser.NO_PAREN_FUNCTION_PARSERS.items() if name != "IF"
     }
+
+    def reset(self) -> None:
+        super().reset()
+        self._reread = 0
+
+    def _advance(self, times: int = 1) -> None:
+        """sqlglot goes back where a reading fails; nested attempts (joins without ON) double with every word."""
+        if times < 0:
+            self._reread -= times
+            if self._reread > _REREAD * max(self._tokens_size, 100):
+                raise TooLarge(
+                    "The statement can be read in too many ways.",
+                    hint="Write ON or USING right after the table of each JOIN; name nested parts in a WITH clause.",
+                )
+        super()._advance(times)
 
     def _parse_window(self, this: exp.Expr | None, alias: bool = False) -> exp.Expr | None:
         if this is not None and not alias:

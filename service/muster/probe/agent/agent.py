@@ -17,19 +17,21 @@ from muster.probe.agent.answer import Answerer, Texts
 from muster.probe.agent.lives import Life
 from muster.probe.agent.sampler import CpuSampler
 from muster.probe.agent.snapshot import Snapshot
+from muster.probe.agent.sources import Rows, Source, Target
 from muster.probe.agent.store import Store
 from muster.protocol import Engine, NodeInfo, NodeRank, NodeTable, QueryRequest, RankRef, TableColumn
+from muster.tables import CPU_UTILIZATION
 
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """Counts for /metrics; of rows by rank and table."""
+    """Counts for /metrics; of rows by rank (None: of the node) and table."""
 
     ranks_alive: int
     lives: int
-    rows: Mapping[tuple[int, str], int]
-    rows_lost: Mapping[tuple[int, str], int]
-    rows_expired: Mapping[tuple[int, str], int]
+    rows: Mapping[tuple[int | None, str], int]
+    rows_lost: Mapping[tuple[int | None, str], int]
+    rows_expired: Mapping[tuple[int | None, str], int]
     recorder_errors: int
     store_errors: int
     background_errors: int
@@ -58,10 +60,24 @@ class Agent:
                 if life.alive and life.meta is not None and life.thread().state is not None:
                     rows, cpu = self._sampler.sample(life.meta.pid)
                     self.store.cpu[life.number] = cpu
-                    if rows:
-                        self.store.add_cpu_rows(life, rows)
+                    self.store.add(Rows(CPU_UTILIZATION, rows, life.number))
                 elif life.meta is not None:
                     self._sampler.forget(life.meta.pid)
+
+    def offer(self, source: Source) -> None:
+        """Offer the tables of a source, though they have no rows yet."""
+        with self._lock:
+            for table in source.tables:
+                self.store.offer(table)
+
+    def observe(self, source: Source) -> None:
+        """Let a source look, without the lock, and keep what it found."""
+        with self._lock:
+            targets = [_target(x) for x in self.store.newest() if x.meta is not None and x.same_machine_boot]
+        found = source.look(targets)
+        with self._lock:
+            for rows in found:
+                self.store.add(rows)
 
     def count_failure(self) -> None:
         """Background work failed and goes on."""
@@ -90,10 +106,11 @@ class Agent:
     def stats(self) -> Stats:
         with self._lock:
             lives = self.store.lives
+            held = [(x.rank, x.kept) for x in self.store.owners()]
             return Stats(
                 ranks_alive=sum(x.alive for x in lives),
                 lives=len(lives),
-                rows=_by_rank((x.rank, {t: k.rows for t, k in x.kept.items()}) for x in lives),
+                rows=_by_rank((rank, {t: k.rows for t, k in kept.items()}) for rank, kept in held),
                 rows_lost=_by_rank((x.rank, x.lost) for x in lives),
                 rows_expired=dict(self.store.expired),
                 recorder_errors=sum(sum(x.directory.errors().values()) for x in lives),
@@ -152,12 +169,32 @@ class Agent:
         return next((found[-1] for found in (exact, earlier) if found), None)
 
 
-def _by_rank(counts: Iterable[tuple[int, Mapping[str, int]]]) -> dict[tuple[int, str], int]:
-    found: dict[tuple[int, str], int] = {}
+def _by_rank(counts: Iterable[tuple[int | None, Mapping[str, int]]]) -> dict[tuple[int | None, str], int]:
+    found: dict[tuple[int | None, str], int] = {}
     for rank, by_table in counts:
         for table, number in by_table.items():
             found[rank, table] = found.get((rank, table), 0) + number
     return found
+
+
+def _target(life: Life) -> Target:
+    meta = life.meta
+    assert meta is not None
+    spans = life.main_spans() if life.alive else []
+    starts = [r["wait_start_ns"] or r["start_ns"] for r in life.in_flight() if life.is_main(r["thread_id"])]
+    newest = max(t for t in (meta.started_ns, life.last_row_ns, *starts, *(s.start_ns for s in spans)) if t is not None)
+    return Target(
+        life=life.number,
+        rank=life.rank,
+        pid=meta.pid,
+        start_ticks=meta.start_ticks,
+        main_thread_id=meta.main_thread_id,
+        directory=life.directory.path,
+        alive=life.alive,
+        started_ns=meta.started_ns,
+        age_s=max(0.0, time.time() - newest / 1e9),
+        median_step_s=life.median_step_s,
+    )
 
 
 def _engine() -> Engine:

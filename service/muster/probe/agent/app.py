@@ -161,6 +161,6 @@ class _Metrics(Collector):
             ("rows_expired", "Rows dropped by retention.", stats.rows_expired),
         ):
             family = GaugeMetricFamily(f"muster_agent_{name}", text, labels=("rank", "table"))
-            for (rank, table), value in sorted(values.items()):
-                family.add_metric([str(rank), table], value)
+            for (rank, table), value in values.items():
+                family.add_metric(["" if rank is None else str(rank), table], value)
             yield family

@@ -28,6 +28,7 @@ from muster.probe.agent.lives import Life
 from muster.probe.agent.register import Heartbeat
 from muster.probe.agent.settings import AgentSettings
 from muster.probe.agent.snapshot import Node
+from muster.probe.agent.sources import Place, Source, open_sources
 from muster.probe.agent.store import Store
 from muster.probe.lock import AGENT_LOCK, LockProbe, OwnerLock
 
@@ -111,6 +112,12 @@ class _Service:
         self._known: tuple[object, ...] = ()
         self._log = structlog.get_logger("muster.agent")
         self._addr = addr
+        place = Place(settings.job, environ=dict(os.environ))
+        self._sources, reasons = open_sources(settings.source_names, place)
+        for source in self._sources:
+            agent.offer(source)
+        for name, why in reasons.items():
+            self._log.info("source is off", source=name, why=why)
 
     async def run(self) -> None:
         self._log.info("serving", job=self._settings.job, node=self._settings.node, addr=self._addr)
@@ -118,20 +125,25 @@ class _Service:
             group.start_soon(self._guarded, self._look)
             if self._settings.sample_s:
                 group.start_soon(self._guarded, self._sample)
+            for source in self._sources:
+                group.start_soon(self._guarded, self._observe, source)
             if self._heartbeat is not None:
                 group.start_soon(self._guarded, self._heartbeat.run)
             with suppress(SystemExit, KeyboardInterrupt):  # the signal that ended it
                 await self._server.serve(sockets=[self._listener])
             group.cancel_scope.cancel()
+        for source in self._sources:
+            source.close()
 
-    async def _guarded(self, work: Any) -> None:
+    async def _guarded(self, work: Any, *arguments: Any) -> None:
         """Background work goes on after a failure; the failure is logged."""
         while True:
             try:
-                await work()
+                await work(*arguments)
             except Exception as error:
                 self._agent.count_failure()
-                self._log.exception("background work failed", work=work.__name__, error=str(error))
+                name = " ".join([work.__name__.strip("_"), *(a.name for a in arguments)])
+                self._log.exception("background work failed", work=name, error=str(error))
             await anyio.sleep(1.0)
 
     async def _look(self) -> None:
@@ -157,6 +169,13 @@ class _Service:
         while True:
             await anyio.to_thread.run_sync(self._agent.sample)
             await anyio.sleep(self._settings.sample_s)
+
+    async def _observe(self, source: Source) -> None:
+        while True:
+            try:
+                await anyio.to_thread.run_sync(self._agent.observe, source)
+            finally:
+                await anyio.sleep(source.every_s)
 
     def _watch(self, lives: Sequence[Life]) -> None:
         """Learn of an end the moment it comes, from the process's own descriptor."""

@@ -13,6 +13,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from muster.listening import is_loopback, is_unspecified, parse
 from muster.probe.agent.retention import BYTES_PER_TABLE
+from muster.probe.agent.sources import NAMES
 from muster.protocol import JobId
 
 
@@ -99,6 +100,12 @@ class AgentSettings(BaseSettings):
     sample_s: float = Field(
         default=5.0, ge=0, le=3600, validation_alias=_aliases("sample_s"), description="CPU sampling period; 0 is off."
     )
+    sources: str = Field(
+        default="all",
+        validation_alias=_aliases("sources"),
+        description="What else is looked at from outside: a comma list of names (docs/agent.md), all of them, or none."
+        " One that cannot work here is left out, and the log says why.",
+    )
     linger_s: float = Field(
         default=86_400.0,
         ge=0,
@@ -124,6 +131,20 @@ class AgentSettings(BaseSettings):
         file = os.environ.get("MUSTER_AGENT_FILE")
         sources: tuple[PydanticBaseSettingsSource, ...] = (init_settings, env_settings)
         return (*sources, TomlConfigSettingsSource(settings_cls, Path(file))) if file else sources
+
+    @property
+    def source_names(self) -> tuple[str, ...]:
+        """What `sources` stands for."""
+        words = [w.strip() for w in self.sources.split(",") if w.strip()]
+        return NAMES if words == ["all"] else () if words == ["none"] else tuple(dict.fromkeys(words))
+
+    @field_validator("sources")
+    @classmethod
+    def _known_sources(cls, value: str) -> str:
+        unknown = {w.strip() for w in value.split(",")} - {*NAMES, "all", "none", ""}
+        if unknown:
+            raise ValueError(f"no source is called {', '.join(sorted(unknown))}; known are {', '.join(NAMES)}, all, none")
+        return value
 
     @field_validator("gateway", "advertise")
     @classmethod

@@ -79,6 +79,11 @@ def lives_table(lives: Sequence[Life], node: Node) -> pa.Table:
                 "_generation": meta.generation if meta else None,
             }
         )
+    if rows:
+        generations = {r["_generation"] for r in rows}
+        generation = generations.pop() if len(generations) == 1 else None
+        of_node = {"_life": 0, "_rank": None, "_local_rank": None, "_role": None, "_generation": generation}
+        rows.append(rows[0] | of_node)
     tags = Table("", "", "", TAGS)
     return arrow_rows(("_life", *TAG_NAMES), tags, rows)
 

@@ -6,7 +6,7 @@ One thread at a time may use a store (`Agent` sees to that); DuckDB gives each r
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +33,10 @@ from muster.probe.agent.snapshot import (
     register,
     view_of,
 )
+from muster.probe.agent.sources import Rows
 from muster.probe.agent.state import Cpu, rank_row
 from muster.probe.reader import discover
-from muster.tables import CPU_UTILIZATION, PROCESS_RANK, REGISTRY, STEP_TIMING, TAGS, Table
+from muster.tables import PROCESS_RANK, REGISTRY, STEP_TIMING, TAGS, Table
 
 LIVES_PER_RANK = 3
 MAX_TABLES = 256
@@ -43,11 +44,21 @@ MIN_ROWS = 100
 _OWN = ("_life", "_n")
 
 
+@dataclass(slots=True)
+class OfNode:
+    """The owner of rows that belong to no rank."""
+
+    number: int = 0  # lives count from 1
+    rank: int | None = None
+    kept: dict[str, Kept] = field(default_factory=dict)
+    left_out: dict[str, Mapping[str, str]] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
-    """New rows of one table of one life, as its ring describes them."""
+    """New rows of one table of one life or of the node, as its ring or the registry describes them."""
 
-    life: Life
+    life: Life | OfNode
     table: Table
     columns: Mapping[str, list[Any]]
     rows: int
@@ -68,7 +79,8 @@ class Store:
     ) -> None:
         self.node = node
         self.lives: list[Life] = []
-        self.expired: dict[tuple[int, str], int] = {}
+        self.of_node = OfNode()
+        self.expired: dict[tuple[int | None, str], int] = {}
         self.errors: dict[str, int] = {}
         self.cpu: dict[int, Cpu] = {}
         self._roots = roots
@@ -122,11 +134,19 @@ class Store:
             self._insert(parts)
         self._expire()
 
-    def add_cpu_rows(self, life: Life, rows: list[dict[str, Any]]) -> None:
-        """Append samples made from outside to cpu.utilization."""
-        names = [c.name for c in CPU_UTILIZATION.columns]
-        columns = {n: [r.get(n) for r in rows] for n in names}
-        self._insert([Part(life, CPU_UTILIZATION, columns, len(rows))])
+    def offer(self, table: Table) -> None:
+        """Have a table of the registry, though nobody has written to it."""
+        if table.full_name not in self._tables:
+            self._create(table)
+
+    def add(self, new: Rows) -> None:
+        """Keep rows that were seen from outside; those of a life that is no longer kept are dropped."""
+        owners = {x.number: x for x in self.owners()}
+        owner = owners.get(self.of_node.number if new.life is None else new.life)
+        if owner is not None and new.rows:
+            self.offer(new.table)
+            columns = {c.name: [r.get(c.name) for r in new.rows] for c in new.table.columns}
+            self._insert([Part(owner, new.table, columns, len(new.rows))])
 
     def snapshot(self, lives: Sequence[Life]) -> Snapshot:
         """A cursor on which `view_name(table)` shows just the rows of these lives, as of now."""
@@ -194,7 +214,8 @@ class Store:
         """Have a table with room for what the rings describe. Raises CatalogException where it cannot be had."""
         name = parts[0].table.full_name
         registered = REGISTRY.get(name)
-        if registered is not None and (registered is PROCESS_RANK or registered.scope != "rank"):
+        scope = "node" if isinstance(parts[0].life, OfNode) else "rank"
+        if registered is not None and (registered is PROCESS_RANK or registered.scope != scope):
             raise duckdb.CatalogException(f"{name} is not a table of rings")
         for part in parts:
             known = self._tables.get(name)
@@ -256,11 +277,14 @@ class Store:
 
     def _expire(self) -> None:
         """Keep the newest rows of every rank and table, within rows and bytes."""
-        for life in self.lives:
+        for life in self.owners():
             for table, kept in life.kept.items():
                 self._drop_oldest(life, table, kept.surplus(self._max_rows, self._max_bytes))
 
-    def _drop_oldest(self, life: Life, table: str, rows: int) -> None:
+    def owners(self) -> list[Life | OfNode]:
+        return [*self.lives, self.of_node]
+
+    def _drop_oldest(self, life: Life | OfNode, table: str, rows: int) -> None:
         if rows > 0:
             last = life.kept[table].drop(rows)
             self._engine.execute(f"DELETE FROM data.{quote(table)} WHERE _life = ? AND _n <= ?", [life.number, last])
@@ -268,17 +292,17 @@ class Store:
 
     def _keep_half(self) -> None:
         """The memory limit was hit: keep half of what there is, and no more from now on."""
-        most = max((k.rows for x in self.lives for k in x.kept.values()), default=0)
+        most = max((k.rows for x in self.owners() for k in x.kept.values()), default=0)
         self._max_rows = max(MIN_ROWS, min(self._max_rows, most // 2))
         try:
-            for life in self.lives:
+            for life in self.owners():
                 for table, kept in life.kept.items():
                     self._drop_oldest(life, table, kept.rows - self._max_rows)
             self._engine.execute("CHECKPOINT")  # gives the memory of deleted rows back
         except duckdb.Error:  # no memory even for that, or requests still look at those rows: the next refresh tries again
             self._count("memory")
 
-    def _note_expired(self, life: Life, table: str, rows: int) -> None:
+    def _note_expired(self, life: Life | OfNode, table: str, rows: int) -> None:
         key = (life.rank, table)
         self.expired[key] = self.expired.get(key, 0) + rows
 
